@@ -20,6 +20,7 @@ import lutetia
 import warm
 from lutetia import toml
 from lutetia.cli import main
+from lutetia.cli.train import show_summary
 from lutetia.training import checkpoint
 from small import classifier_tables, write_samples, write_text
 from tools import require_module
@@ -159,12 +160,19 @@ def test_the_summary_is_told(capsys: Capture) -> None:
     assert following == "next: lutetia evaluate runs/short"
     assert all(re.match(r" *\d+% step \d+", line) for line in progress)  # of a machine on which loops take seconds to compile
     told = said.out.splitlines()
-    assert re.fullmatch(r"12 steps in 0:\d\d, [\d,]+ weights", told[0])
+    assert re.fullmatch(r"12 steps in 0:\d\d, [\d,]+ weights(, [\d.]+ GiB of GPU memory)?", told[0])
     assert re.fullmatch(r"valid accuracy [\d.]+%, loss [\d.]+", told[1])
     assert re.fullmatch(r"test  accuracy [\d.]+%, loss [\d.]+", told[2])
     assert re.fullmatch(r"model runs/short/checkpoints/step-\d+", told[3])
     assert told[4] == "loss  runs/short/loss.png"
     assert sum(json.loads(line)["kind"] == "train" for line in Path("runs/short/metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_memory_of_a_gpu_is_told(capsys: Capture) -> None:
+    show_summary(
+        {"step": 9, "seconds": 480.0, "weights": 50018112, "peak_memory": 7 * 2**29, "stopped": "steps", "checkpoint": "c"}
+    )
+    assert capsys.readouterr().out.splitlines()[0] == "9 steps in 8:00, 50,018,112 weights, 3.5 GiB of GPU memory"
 
 
 def test_data_lies_beside_the_config_or_where_one_says(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

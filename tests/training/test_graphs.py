@@ -54,6 +54,14 @@ def test_rates_that_a_captured_step_reads() -> None:
     assert all(float(rate) == pytest.approx(0.25 * optimizers.peaks["rest"]) for rate in before)
 
 
+def test_a_summary_has_the_peak_of_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "peak_memory" not in train(classifier_config(), "out", device="cpu")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"number {device.index}")
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 100 + device.index)
+    facts = run._device_facts(run.World(torch.device("cuda", 3)))
+    assert facts == {"device": "number 3", "peak_memory": 103}
+
+
 CAPTURED = {
     "classifier": classifier_config(train={"clip": 0.5, "steps": 12}),
     "two parts": classifier_config(train={"accumulate": 2, "steps": 12}, regularize={"cell_variation": 1.0}),
@@ -105,3 +113,11 @@ def test_a_captured_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop.Trainer, "step", step)
     train(config, "parts", device="cuda", resume=True)
     torch.testing.assert_close(losses_of("parts"), losses_of("whole"), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_summary_has_the_memory_of_its_own_run() -> None:
+    """On a GPU: at least weights, gradients and AdamW's two moments in float32, and nothing of what was there before."""
+    del [torch.empty(2**28, device="cuda")][0]  # 1 GiB
+    summary = train(CAPTURED["language model"], "out", device="cuda")
+    assert 16 * summary["weights"] <= summary["peak_memory"] < 2**29

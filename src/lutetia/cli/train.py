@@ -95,6 +95,8 @@ def show_summary(summary: dict[str, Any]) -> None:
     screen = console()
     why = {"steps": "", "minutes": ", stopped by its time limit", "patience": ", stopped early: no more progress"}
     done = f"{summary['step']} steps in {duration_text(summary['seconds'])}, {summary['weights']:,} weights"
+    if "peak_memory" in summary:
+        done += f", {summary['peak_memory'] / 2**30:.1f} GiB of GPU memory"
     screen.print(done + why[summary["stopped"]], soft_wrap=True)
     for split in ("valid", "test"):
         if split in summary:

@@ -58,6 +58,8 @@ def train(
         world = distributed.start(device, settings.parallel.detectors, settings.parallel.timeout)
         if world.watch is not None and world.is_first:
             world.watch.say = show.say
+        if world.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(world.device)  # a run before this one does not count
         folder = RunFolder(Path(out))
         try:
             summary = _train(Trainer(settings, opened, model, world, folder, show), resume or world.restarts > 0, caught)
@@ -110,7 +112,7 @@ def _finish(trainer: Trainer, stopped: str) -> dict[str, Any]:
         "seconds": at.elapsed,
         "weights": trainer.n_weights,
         "checkpoint": str(folder.checkpoints / checkpoint.name_of(at.step)),
-        "device": _device_name(world),
+        **_device_facts(world),
         "processes": world.size,
         "fingerprint": trainer.data.fingerprint,
     }
@@ -158,5 +160,11 @@ def _leave(trainer: Trainer, summary: dict[str, Any]) -> None:
         file.write((json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _device_name(world: World) -> str:
-    return torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
+def _device_facts(world: World) -> dict[str, Any]:
+    """The device of this process, and the most bytes of a GPU that the run's tensors have taken at a time."""
+    if world.device.type != "cuda":
+        return {"device": "cpu"}
+    return {
+        "device": torch.cuda.get_device_name(world.device),
+        "peak_memory": torch.cuda.max_memory_allocated(world.device),
+    }
