@@ -104,18 +104,22 @@ def gain_of_runs(_, grad, at, table, row, other, scale):
 @jit_inline
 def gain_one_by_one(row_start, grad, at, table, row, other, scale):
     """The same in fixed sums, and where connectivity is general."""
+    total, bad = product_of_row(row_start, grad, at, table, row, scale)
+    if other is not None:
+        less, overflow = product_of_row(row_start, grad, at, table, other, scale)
+        total, bad = total - less, bad | overflow
+    gain, overflow = from_units(scale, total, grad)
+    return gain, bad | overflow
+
+
+@jit_inline
+def product_of_row(row_start, grad, at, table, row, scale):
+    """g·W[row], weight by weight, in units where sums are fixed, and whether an addend was out of range."""
     total, bad, (first, last) = zero_in(scale, grad), False, weights_of(row_start, row, table.width)
     for s in range(first, last):
         units, overflow = in_units(scale, load(grad, at + output_of(row_start, table.targets, s, first)) * load(table.weight, s))
         total, bad = total + units, bad | overflow
-    if other is not None:
-        first, last = weights_of(row_start, other, table.width)
-        for s in range(first, last):
-            product = load(grad, at + output_of(row_start, table.targets, s, first)) * load(table.weight, s)
-            units, overflow = in_units(scale, product)
-            total, bad = total - units, bad | overflow
-    gain, overflow = from_units(scale, total, grad)
-    return gain, bad | overflow
+    return total, bad
 
 
 # Where the weights of a row begin and end, and which output the weight s of it reaches.

@@ -12,7 +12,7 @@ import numpy as np
 
 from lutetia._shared.loops import U, accumulate, by_none, clear, entry, first_given, jit, jit_any_order, jit_inline, load
 from lutetia._shared.vectors import BLOCK, dot_blocks
-from lutetia.lut.kernels.cpu.loops.basics import gain_of, in_units, lines_of, sums_in, write_sums, zero_in
+from lutetia.lut.kernels.cpu.loops.basics import from_units, in_units, lines_of, product_of_row, sums_in, write_sums, zero_in
 from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, by_query, fetch_row, is_far, table_of
 
 
@@ -121,11 +121,12 @@ def gains_of_runs(_, grad, at, table, rows, scale):
 def gains_one_by_one(_, grad, at, table, rows, scale):
     """The same in fixed sums, and where connectivity is general."""
     row, other, third = rows
-    gain, bad = gain_of(table.row_start, grad, at, table, row, other, scale)
-    if third == row:
-        return gain, grad.dtype.type(0), bad
-    pe_gain, overflow = gain_of(table.row_start, grad, at, table, row, third, scale)
-    return gain, pe_gain, bad | overflow
+    main, bad = product_of_row(table.row_start, grad, at, table, row, scale)
+    less, bad_less = product_of_row(table.row_start, grad, at, table, other, scale)
+    pe_less, bad_pe = (main, False) if third == row else product_of_row(table.row_start, grad, at, table, third, scale)
+    gain, bad_gain = from_units(scale, main - less, grad)
+    pe_gain, bad_pe_gain = from_units(scale, main - pe_less, grad)
+    return gain, pe_gain, bad | bad_less | bad_pe | bad_gain | bad_pe_gain
 
 
 gains_of_pair = by_none(gains_of_runs, gains_one_by_one)
