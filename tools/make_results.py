@@ -87,7 +87,7 @@ def section_text(section: Section, result: Result, machine: str) -> str:
     for table in section.tables:
         lines += [markdown(result, table), ""]
     sentence = section.sentence if isinstance(section.sentence, str) else section.sentence(result)
-    return "\n".join([*lines, fill(sentence, WIDTH), ""])
+    return "\n".join([*lines, fill(sentence, WIDTH, break_on_hyphens=False), ""])
 
 
 def write(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from results import Result, Row, rows_of, text_of
+from results_sentences import tests_of
 from results_tables import range_of, value
 
 Results = dict[str, Result]
@@ -72,7 +73,7 @@ def learned_rows(results: Results) -> list[str]:
         [row for row in rows_of(mnist, "accuracy") if (row["source"] == "report") is reported] for reported in (False, True)
     )
     dense, wider, ngrams, tables = (
-        value(enwik8, "bits", "test", digits=4, model=kind, time="8 minutes")
+        tests_of(enwik8, kind)
         for kind in (
             *("dense twin, dropout", "dense twin, wider, dropout"),
             *("dense and n-gram tables", "n-gram tables, no feed-forward, 9 blocks"),
@@ -105,15 +106,21 @@ def learned_rows(results: Results) -> list[str]:
         f"DWN, placed and routed: {', '.join(peers)} |",
         "| enwik8, each byte read once, 29 seconds of one GPU, n-gram tables beside a narrower feed-forward | "
         f"{once_tables} bits per byte | dense twin: {once_dense} |",
-        f"| enwik8, 8 minutes of one GPU, n-gram tables added to a dense model | {ngrams} bits per byte | "
-        f"dense twin: {dense}, widened to equal step time: {wider}, both with dropout |",
-        f"| the same, tables in place of every feed-forward | {tables} | dense twin: {dense}, **better** |",
+        f"| enwik8, 8 minutes of one GPU, n-gram tables added to a dense model | bits per byte: {bits_of(ngrams)} | "
+        f"dense twin: {bits_of(dense)}, widened to equal step time: {bits_of(wider)}, both with dropout |",
+        f"| the same, tables in place of every feed-forward | {bits_of(tables)} | dense twin: {bits_of(dense)}, **better** |",
         "| enwik8, half an hour of two CPU cores, n-gram tables in place of every feed-forward | "
         f"{cpu_tables['bits per byte']:.3f} bits per byte | dense twin: {cpu_twin['bits per byte']:.3f} |",
         f"| tiny Shakespeare, the same bytes, dropout tuned for both | {lut} nats per byte | dense twin: {twin} |",
         f"| training a 3.2 GB language model on two CPU cores | {cpu} the samples per second | a reference C program |",
         f"| decode attention on two CPU cores | {decode['dense']} dense, {decode['ragged']} ragged | SDPA, masked where ragged |",
     ]
+
+
+def bits_of(tests: list[float]) -> str:
+    """Bits per byte of one model, and of how many seeds they are."""
+    ends = dict.fromkeys(f"{each:.4f}" for each in (min(tests), max(tests)))
+    return f"{' to '.join(ends)} ({len(tests)} seed{'s' if len(tests) > 1 else ''})"
 
 
 def losses_of(shakespeare: Result, kind: str) -> list[list[float]]:

@@ -117,7 +117,10 @@ def test_a_captured_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.gpu
 def test_a_summary_has_the_memory_of_its_own_run() -> None:
-    """On a GPU: at least weights, gradients and AdamW's two moments in float32, and nothing of what was there before."""
-    del [torch.empty(2**28, device="cuda")][0]  # 1 GiB
+    """On a GPU: at least weights, gradients and AdamW's two moments in float32, and nothing of what was freed before.
+
+    Workspaces that cuBLAS keeps for the streams of earlier runs do count: 0.6 GB after nine.
+    """
+    del [torch.empty(2**30, device="cuda")][0]  # 4 GiB
     summary = train(CAPTURED["language model"], "out", device="cuda")
-    assert 16 * summary["weights"] <= summary["peak_memory"] < 2**29
+    assert 16 * summary["weights"] <= summary["peak_memory"] < 2**31
