@@ -55,10 +55,10 @@ def make_environment(folder: Path) -> Path:
     python = folder / ("Scripts/python.exe" if platform.system() == "Windows" else "bin/python")
     if not (python.exists() and version_of(python) == version_of(Path(sys.executable))):
         say(f"making {folder}")
-        venv = [sys.executable, "-m", "venv", "--clear", folder]
+        venv: list[str | Path] = [sys.executable, "-m", "venv", "--clear", folder]
         subprocess.run([*venv, "--without-pip"], check=True)
         # This Python's pip brings both: venv would take four seconds to unpack a pip of its own.
-        own = [sys.executable, "-m", "pip", "--python", python, "install", *SILENT, "--no-compile", "uv", "pip"]
+        own: list[str | Path] = [sys.executable, "-m", "pip", "--python", python, "install", *SILENT, "--no-compile", "uv", "pip"]
         if subprocess.run(own, stdout=QUIET, stderr=QUIET).returncode == 0:
             return python
         subprocess.run(venv, check=True)  # it has none, or one that is older than these options
