@@ -28,7 +28,8 @@ def uncompiled(reason: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             if "torch._dynamo" not in sys.modules:
                 return function(*args, **kwargs)
             if not disabled:
-                disabled.append(torch.compiler.disable(function, reason=reason))
+                alone = torch.compiler.disable(function, reason=reason)  # a line of its own: torch 2.11 warns of a method that
+                disabled.append(alone)  # waits for its argument where a graph breaks
             return disabled[0](*args, **kwargs)
 
         # What `torch.compiler.disable` would set, so that a graph breaks before the call and tells the reason.

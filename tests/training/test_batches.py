@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError
-from lutetia.training.batches import Batches, derive, in_order, shifted, warped
+from lutetia.training import batches as module
+from lutetia.training.batches import Batches, derive, in_order, moved, shifted, warped
 from lutetia.training.data import Samples, Text
 
 
@@ -164,3 +167,31 @@ def test_derived_seeds_depend_on_all_they_are_given() -> None:
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert derive(0, "a", 1) == derive(0, "a", 1)
+
+
+def test_what_goes_to_a_gpu_is_pinned_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, pinned = torch.arange(3), []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: (pinned.append(tensor), tensor.clone())[1])
+    assert moved(x, torch.device("cpu")) is x
+    assert not pinned
+    monkeypatch.setattr(Tensor, "to", lambda tensor, device, non_blocking=False: (tensor, str(device), non_blocking))
+    there: Any = moved(x, torch.device("cuda:1"))
+    assert pinned == [x]
+    assert there[0] is not x
+    assert there[1:] == ("cuda:1", True)
+
+
+@pytest.mark.gpu
+def test_a_batch_does_not_wait_for_the_work_before_it() -> None:
+    """A GPU that is busy for about half a second is still busy when the batch has been taken."""
+    for limit in (module.ON_DEVICE, 0):  # the text on the GPU, and on the host
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "ON_DEVICE", limit)
+            here, there = (Batches(text(), 4, context=7, seed=1, device=device) for device in ("cpu", "cuda"))
+        list(there.take(0, 0))  # memory is pinned, kernels are loaded
+        torch.cuda._sleep(10**9)
+        ((x, y),) = there.take(0, 1)
+        assert not torch.cuda.current_stream().query()
+        ((wanted_x, wanted_y),) = here.take(0, 1)
+        assert torch.equal(x.cpu(), wanted_x)
+        assert torch.equal(y.cpu(), wanted_y)

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 MOMENTUM = {"tables": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}, "rest": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}
+NGRAMS = {"ngrams": [2], "ngram_word": True, "ngram_rows": 50, "ngram_width": 4}
 SHORT = {"train": {"steps": 4, "eval_every": 3}, "checkpoint": {"every": 2, "keep": 9}}
 
 
@@ -41,7 +42,7 @@ RUNS: dict[str, tuple[int, Config]] = {
     "dense": (2, samples({}, train={"accumulate": 2, "clip": 0.5}, regularize={"cell_variation": 0.1})),
     "sparse": (4, samples({"gradient": "sparse"}, optimizer=MOMENTUM, train={"clip": 0.5})),
     "adam": (2, samples({"gradient": "sparse", "layer": {"read": "confidence2"}}, optimizer={"tables": {"kind": "sparse_adam"}})),
-    "text": (4, transformer_config(optimizer={"rest": {"weight_decay": 0.1}}, **SHORT)),
+    "text": (4, transformer_config(model=NGRAMS, optimizer={"rest": {"weight_decay": 0.1}}, **SHORT)),
 }
 
 

@@ -83,9 +83,9 @@ class Batches:
             else:
                 x, y = rows(self._arrays, chosen, self.device)
                 if moves is not None:
-                    x = shifted(x, moves[begin : begin + size].to(self.device), self.shift)
+                    x = shifted(x, moved(moves[begin : begin + size], self.device), self.shift)
                 if maps is not None:
-                    x = warped(x, maps[begin : begin + size].to(self.device))
+                    x = warped(x, moved(maps[begin : begin + size], self.device))
                 yield x, y
 
     def ahead(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -151,15 +151,22 @@ def in_order(
 
 def rows(arrays: list[Tensor], chosen: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Samples by their numbers [b]: x [b, ...] float32, bytes as shades from 0 to 1, and y [b]."""
-    x, y = (array[chosen.to(array.device)].to(device) for array in arrays)
+    x, y = (moved(array[moved(chosen, array.device)], device) for array in arrays)
     return (x.to(torch.float32) / 255 if x.dtype == torch.uint8 else x), y
 
 
 def windows(text: Tensor, starts: Tensor, context: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """text [n] uint8, starts [b] -> the bytes from each start [b, context], and the byte after each of them, as int64."""
-    places = starts.to(text.device)[:, None] + torch.arange(context + 1, device=text.device)
-    taken = text[places].to(device).to(torch.int64)
+    places = moved(starts, text.device)[:, None] + torch.arange(context + 1, device=text.device)
+    taken = moved(text[places], device).to(torch.int64)
     return taken[:, :-1].contiguous(), taken[:, 1:].contiguous()
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device. To a GPU it goes from pinned memory: the host does not wait for the steps before it."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def shifted(x: Tensor, moves: Tensor, reach: int) -> Tensor:

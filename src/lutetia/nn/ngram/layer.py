@@ -27,8 +27,9 @@ class NgramTables(nn.Module):
     beyond a window.
 
     weight         [n_tables · n_rows, width]; its gradient is sparse by default, one row for each that was read: see `RowAdam`
-    dropout        of single numbers, in training order_dropout  in training, how often a position loses the rows of a random
-    table and of all after it, so that shorter orders learn to work without longer ones
+    dropout        of single numbers, in training
+    order_dropout  in training, how often a position loses the rows of a random table and of all after it, so that shorter
+                   orders learn to work without longer ones
     """
 
     multipliers: Tensor
