@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 MODES = ("eager", "compiled", "graph")
+ALL_MODES = ("eager", "compiled", "reduce-overhead", "graph")
 ROUNDS = 15
 Key = TypeVar("Key")
 
@@ -83,13 +84,24 @@ def step_times(
     one layer took 270 µs while the thread of backward passes ran on the caller's core, and up to 890 µs elsewhere.
     """
     torch.compiler.reset()  # else the shapes of one benchmark share one limit of compilations, and the last ones run eagerly
+    return in_turns(step_runs(lambda mode: compiled_as(mode, forward), learned, grad, calls, modes), calls, ROUNDS)
+
+
+def compiled_as(mode: str, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function or module as it is called in a mode."""
+    if mode not in ("compiled", "reduce-overhead"):
+        return call
+    return torch.compile(call, mode=None if mode == "compiled" else mode)
+
+
+def step_runs(
+    forward_in: Callable[[str], Callable[[], Tensor]], learned: Sequence[Tensor], grad: Tensor, calls: int, modes: Sequence[str]
+) -> dict[str, Callable[[], Any]]:
+    """By "step, mode" what runs so many steps, with the forward pass of each mode."""
     runs: dict[str, Callable[[], Any]] = {}
     for mode in modes:
-        call = forward
-        if mode in ("compiled", "reduce-overhead"):
-            call = torch.compile(forward, mode=None if mode == "compiled" else mode)
-        make = captured if mode == "graph" else several
+        call, make = forward_in(mode), captured if mode == "graph" else several
         with torch.no_grad():
             runs[f"eval, {mode}"] = torch.no_grad()(make(call, calls))
         runs[f"train, {mode}"] = make(lambda call=call: torch.autograd.grad(call(), learned, grad), calls)
-    return in_turns(runs, calls, ROUNDS)
+    return runs

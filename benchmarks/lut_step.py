@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 import original
-from gpu_timing import replayed, step_times
+from gpu_timing import ALL_MODES, ROUNDS, compiled_as, in_turns, replayed, step_runs, step_times
 from lutetia.lut import Synapses, growth, kernels, lut, random_anchors
 from lutetia.nn import LUT
 from original import Original
@@ -33,8 +34,8 @@ GROUPED = (24576, 384, 384, 512, 8)  # 8 heads × 64 tables, each head reads its
 QUICK = (64, 32, 32, 16, 6)
 GRAPH, EAGER = 2.5, 2.0  # claimed: in eval and in training; eager calls of small layers are bound by Python's launching
 LARGE = 128  # tables of a layer that is not small
-FLOOR_MODES = ("eager", "compiled", "reduce-overhead")
-COMPILING = tuple(f"{step}, {mode}" for step in original.STEPS for mode in FLOOR_MODES)
+CALLS = 20
+COMPILING = tuple(f"{step}, {mode}" for step in original.STEPS for mode in ALL_MODES)
 LIBRARY = torch.library.Library("lutetia_bench", "FRAGMENT")
 KERNELS = ("eval forward", "train forward", "x gradient", "weight gradient")
 
@@ -80,31 +81,29 @@ def claims(layers: list[Row]) -> list[str]:
 
 
 def compiled_modules(batch: int) -> list[Row]:
-    """What `torch.compile` makes of small modules beside ours: its guards and wrappers around one op, which does nothing, are the
-    floor of a call."""
-    rows = []
+    """What `torch.compile` makes of small modules beside ours, all taking turns. Its guards and wrappers around one op that does
+    nothing are the floor of a call; with the tensors that ours keeps for its backward pass, the floor of ours."""
     modules = {
-        "x + 1": AddOne(),
         "an op that does nothing": NoOp(),
+        "nothing, with our tensors": NoOpLikeOurs(),
         "nn.Linear(32, 32)": torch.nn.Linear(32, 32),
         "nn.LUT(32, 32, 16, 6)": LUT(32, 32, 16, 6, seed=0),
     }
     define_nothing()
+    torch.compiler.reset()
+    runs: dict[tuple[str, str], Callable[[], Any]] = {}
     for name, module in modules.items():
         progress(name)
-        module.cuda()
+        module.to("cuda")
         x, grad = torch.randn(batch, 32, device="cuda", requires_grad=True), torch.randn(batch, 32, device="cuda")
-        learned = [x, *module.parameters()]
-        times = step_times(lambda module=module, x=x: module(x), learned, grad, modes=FLOOR_MODES)
-        rows.append({"module": name, **times})
-    return rows
 
+        def forward_in(mode: str, module: torch.nn.Module = module, x: Tensor = x) -> Callable[[], Tensor]:
+            return partial(compiled_as(mode, module), x)
 
-class AddOne(torch.nn.Module):
-    """The least that a module can do."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 1
+        steps = step_runs(forward_in, [x, *module.parameters()], grad, CALLS, ALL_MODES)
+        runs |= {(name, step): run for step, run in steps.items()}
+    times = in_turns(runs, CALLS, ROUNDS)
+    return [{"module": name, **{step: time for (of, step), time in times.items() if of == name}} for name in modules]
 
 
 class NoOp(torch.nn.Module):
@@ -118,23 +117,55 @@ class NoOp(torch.nn.Module):
         return torch.ops.lutetia_bench.nothing(x, self.weight)
 
 
+class NoOpLikeOurs(NoOp):
+    """The same with anchors, and three tensors [B, N_t] that the forward pass leaves to the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("anchors", torch.zeros(16, 6, 2, dtype=torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().forward(x)
+        return torch.ops.lutetia_bench.nothing_found(x, self.weight, self.anchors)[0]
+
+
 def define_nothing() -> None:
-    """The ops of `NoOp`, once."""
+    """The ops of `NoOp` and `NoOpLikeOurs`, once."""
     if hasattr(torch.ops.lutetia_bench, "nothing"):
         return
-    for name, gives, run in (
-        ("nothing", "Tensor", lambda x, weight: torch.empty_like(x)),
-        ("nothing_back", "(Tensor, Tensor)", lambda x, weight: (torch.empty_like(x), torch.empty_like(weight))),
+
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    def found(x: Tensor, weight: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
+        return torch.empty_like(x), *(x.new_empty(len(x), len(anchors)) for _ in range(3))
+
+    def back(grad: Tensor, weight: Tensor, *kept: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.empty_like(grad), torch.empty_like(weight)
+
+    def keep(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+        given = output[1:] if isinstance(output, tuple) else ()
+        ctx.mark_non_differentiable(*given)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[1:], *given)
+
+    for name, extra, gives, run in (
+        ("nothing", "", "Tensor", forward),
+        ("nothing_found", ", Tensor anchors", "(Tensor, Tensor, Tensor, Tensor)", found),
     ):
-        LIBRARY.define(f"{name}(Tensor x, Tensor weight) -> {gives}")
-        LIBRARY.impl(name, run, "CUDA")
-        torch.library.register_fake(f"lutetia_bench::{name}", run, lib=LIBRARY)
-    torch.library.register_autograd(
-        "lutetia_bench::nothing",
-        lambda ctx, grad: torch.ops.lutetia_bench.nothing_back(grad, *ctx.saved_tensors),
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]),
-        lib=LIBRARY,
-    )
+        kept = "" if name == "nothing" else ", Tensor anchors, Tensor a, Tensor b, Tensor c"
+        LIBRARY.define(f"{name}(Tensor x, Tensor weight{extra}) -> {gives}")
+        LIBRARY.define(f"{name}_back(Tensor grad, Tensor weight{kept}) -> (Tensor, Tensor)")
+        for each, does in ((name, run), (f"{name}_back", back)):
+            LIBRARY.impl(each, does, "CompositeExplicitAutograd")
+            torch.library.register_fake(f"lutetia_bench::{each}", does, lib=LIBRARY)
+
+        def backward(ctx: Any, grad: Tensor, *_: None, name: str = name) -> tuple[Tensor | None, ...]:
+            gradients = getattr(torch.ops.lutetia_bench, f"{name}_back")(grad, *ctx.saved_tensors)
+            return gradients if name == "nothing" else (*gradients, None)
+
+        torch.library.register_autograd(f"lutetia_bench::{name}", backward, setup_context=keep, lib=LIBRARY)
 
 
 def grouped_synapses() -> Synapses:

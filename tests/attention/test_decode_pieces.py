@@ -107,14 +107,14 @@ def test_tiles_fit_into_shared_memory(kilobytes: int, stages: int, monkeypatch: 
     assert triton.configure(check_call(q, cache, cache, torch.full((1,), 8192))).stages == stages
 
 
-@pytest.mark.parametrize("name", ["plain", "three new keys", "everything"])
+@pytest.mark.parametrize("name", ["plain", "three new keys", "everything", "a prefix of pages"])
 def test_places_in_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the slots of a cache are too far apart for less; the results are the same numbers."""
+    """As where the slots or pages of a cache are too far apart for less; the results are the same numbers."""
     from lutetia.attention import triton
 
     case, wanted = solved(name)
     near = decode(case, "triton")
-    monkeypatch.setattr(triton, "_plain", lambda call, block_n: False)
+    monkeypatch.setattr(triton, "FAR", 0)
     agree(decode(case, "triton"), wanted)
     assert all(torch.equal(one, other) for one, other in zip(decode(case, "triton"), near, strict=True))
 
@@ -127,3 +127,14 @@ def test_which_places_need_64_bits(slot: int, plain: bool) -> None:
     case = make()
     call = check_call(case.q, case.k, case.v, **case.arguments)._replace(k_cache=cache, v_cache=cache)
     assert triton._plain(call, 128) is plain
+
+
+@pytest.mark.parametrize(("page", "narrow"), [(64, True), (2**28 - 1024, True), (2**28, False)])
+def test_which_pages_need_64_bits(page: int, narrow: bool) -> None:
+    from lutetia.attention import triton
+
+    cache = torch.empty_strided((8, 4, 1, 16), (page, 16, 1, 1), dtype=torch.bfloat16, device="meta")
+    case = make(page_len=16)
+    call = check_call(case.q, case.k, case.v, **case.arguments)._replace(k_cache=cache, v_cache=cache)
+    assert triton._narrow(call) is narrow
+    assert not triton._narrow(call._replace(page_table=None))

@@ -14,7 +14,7 @@ from lutetia import flow
 from lutetia._shared import prepared
 from lutetia.errors import ArgumentError, LutetiaError
 from lutetia.lut import SynapseMeta, growth, lut, lut_attention, use_backend
-from lutetia.lut.autograd import quick
+from lutetia.lut.autograd import ops, quick
 from lutetia.lut.kernels.triton import pairs
 from lutetia.nn import LUT, LUTAttention
 from lutetia.relevance import explain
@@ -211,6 +211,17 @@ def test_sequences_are_evaluated_alike(device: str, kind: str, monkeypatch: pyte
         torch.testing.assert_close(moved, turned)
         assert not torch.equal(turned, 2 * first)
         assert not torch.equal(other, first)
+
+
+def test_compiled_sequences_are_served_too(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = attention_of(device), torch.randn(3, 4, 7, device=device)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        wanted = compiled(x)
+        monkeypatch.setattr(ops, "_forward", None)  # the way of a call that nothing was prepared for
+        for _ in range(2):  # planned, then launched by address
+            torch.testing.assert_close(compiled(x), wanted)
+        torch.testing.assert_close(layer(x), wanted)
 
 
 def test_sequences_that_a_quick_call_does_not_serve(device: str) -> None:

@@ -13,6 +13,8 @@ def is_direct(*tensors: Tensor) -> bool:
 
     Then its implementation can be called directly, which saves the 8 µs of the dispatcher.
     """
+    if torch.compiler.is_compiling():  # first: a compiled graph guards all that was looked at to decide what it does
+        return False
     for tensor in tensors:
         if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
             return False

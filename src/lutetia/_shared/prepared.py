@@ -6,6 +6,7 @@ A `Prepared` call belongs to one weight and one shape of x. A call that it serve
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,13 @@ known: dict[tuple[int, torch.Size], Prepared] = {}
 def current_device() -> int:
     """The device on which kernels are launched; `torch.cuda.current_device` takes four times as long."""
     return torch._C._cuda_getDevice()
+
+
+def allocator(like: Tensor) -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]:
+    """What makes uninitialised tensors of sizes, strides and a dtype where `like` is, on the current device, as compiled graphs
+    do: in 0.5 µs, where `new_empty` takes 2.3."""
+    makers = torch._C._dynamo.guards
+    return makers._empty_strided_cuda if like.is_cuda else makers._empty_strided_cpu
 
 
 class Prepared:

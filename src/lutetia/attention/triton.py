@@ -29,6 +29,8 @@ REGISTERS = 255  # of a thread, at most: by itself the compiler keeps to 128, an
 OTHER_BYTES = 8 << 10  # of shared memory, besides tiles of keys and values
 PREFIX_ROWS = 128  # query rows of a tile over a prefix: they are of many rows of the batch, and fill the matrix units
 PREFIX_KEYS, PREFIX_STAGES = 64, 3  # of such a tile: as swept, with 32 to 128 keys, 64 rows, and two programs at once
+PREFIX_REGISTERS = 192  # of eight warps: what is left of a multiprocessor has room for four with FEW_REGISTERS
+FAR = 2**31  # offsets from here on need 64 bits
 LONG_KEYS = 2048  # of a piece that counts as long
 NEW_KEYS = 16  # written at once, where a tile has few query rows
 FEW_ROWS = 32  # query rows of a tile, at most, that warps multiply each for itself
@@ -198,7 +200,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
         BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len,
-        RING=call.ring,
+        NARROW=_narrow(call), RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         NEW=NEW_KEYS if block_m <= FEW_ROWS else config.block_n,
         HAS_K_SCALE=call.k_scale is not None and not token_scales, HAS_V_SCALE=call.v_scale is not None and not token_scales,
@@ -245,7 +247,8 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.TileCase) -> tup
     block_n = min(config.block_n, PREFIX_KEYS) if large else config.block_n
     case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
     numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, _turns(call), case)
-    options = {"num_warps": 8 if block_m * block_d > 64 * 128 else 4, "maxnreg": REGISTERS}
+    warps = 8 if block_m * block_d > 64 * 128 else 4
+    options = {"num_warps": warps, "maxnreg": PREFIX_REGISTERS if warps == 8 else REGISTERS}
     options |= {"num_stages": 2 if wide or call.q.dtype == torch.float32 else PREFIX_STAGES if large else config.stages}
     options |= {"launch_pdl": True} if case.EARLY else {}
     sizes = n_pieces * call.batch * call.n_kv_heads * case.ROWS
@@ -290,7 +293,14 @@ def _strides(cache: Tensor, call: DecodeCall) -> tuple[int, ...]:
 def _plain(call: DecodeCall, block_n: int) -> bool:
     """Whether position p is slot p, and offsets within a tile fit in 32 bits."""
     far = max(block_n * cache.stride(2) + call.head_dim * cache.stride(3) for cache in (call.k_cache, call.v_cache))
-    return call.page_table is None and not call.ring and far < 2**31
+    return call.page_table is None and not call.ring and far < FAR
+
+
+def _narrow(call: DecodeCall) -> bool:
+    """Whether offsets within a cache of pages fit in 32 bits."""
+    caches = (call.k_cache, call.v_cache)
+    far = max(sum(n * step for n, step in zip(cache.shape, cache.stride(), strict=True)) for cache in caches)
+    return call.page_table is not None and far < FAR
 
 
 def _shared_keys(call: DecodeCall) -> int:

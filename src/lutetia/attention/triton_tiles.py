@@ -110,6 +110,7 @@ class TileCase(NamedTuple):
     TOKEN_SCALES: bool = False  # each token has its own, and HAS_K_SCALE and HAS_V_SCALE are not set
     SHARED: bool = False  # values are the first D numbers of the keys
     TURNED: int = 0  # pairs of numbers of a query, and of a new key, that its position turns
+    NARROW: bool = False  # offsets within a cache of pages need no 64 bits
 
 
 class TileRows(NamedTuple):
@@ -228,9 +229,12 @@ def pages_of(position, end, b, memory, numbers, CASE: tl.constexpr):
 @triton.jit
 def locate(position, pages, b, numbers, CASE: tl.constexpr):
     """Where positions [n] live, on pages [n] if there are any: the row of the cache, or the pages [n], and the slots [n]; in 64
-    bits, as offsets must be."""
+    bits, as offsets must be unless they are NARROW."""
     if CASE.PAGE_LEN > 0:
-        return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
+        if CASE.NARROW:
+            return pages, position % CASE.PAGE_LEN
+        else:
+            return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
     elif CASE.RING:
         return b, (position % numbers.capacity).to(tl.int64)
     else:

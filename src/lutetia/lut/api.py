@@ -17,7 +17,7 @@ from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, start_quickly, with_step_in_place
-from lutetia.lut.autograd.quick import prepare_attention, quick_for
+from lutetia.lut.autograd.quick import quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, check_tensors
@@ -344,7 +344,7 @@ def lut_attention(
 def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Options, learning: Learning) -> Tensor:
     """`lut_attention` after the checks that a layer makes once."""
     plain = lengths is None and tables.wiring is None and options.sums == FLOAT and options.algorithm != "cells"
-    if plain and not _learns(x, tables):
+    if plain and not torch.compiler.is_compiling() and not _learns(x, tables):
         quick = quick_for(x, tables.weight, tables.anchors, tables.positions)
         y = None if quick is None else quick.launches.fill(x, tables.weight, None)
         if y is not None:
@@ -357,12 +357,8 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, learning.meta, header, "hard", options.algorithm, options.products)
     layer, rest = (x, weight, anchors, positions), (*tables.wires, text_of(how))
-    if _learns(x, tables):
-        y = _learn(ATTENTION, layer, rest, learning)
-    else:
-        y = op("lut_attention_eval", x, weight)(*layer, *rest)
-        if plain and is_direct(x, weight, positions):
-            prepare_attention(x, (weight, anchors), positions)
+    learns = _learns(x, tables)
+    y = _learn(ATTENTION, layer, rest, learning) if learns else op("lut_attention_eval", x, weight)(*layer, *rest)
     if lengths is None:
         return y
     within = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]  # [B, S]

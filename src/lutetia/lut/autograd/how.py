@@ -1,7 +1,7 @@
 """How connectivity and options pass through torch.library ops, whose schemas allow only tensors, numbers and text.
 
 Every op ends with the same four arguments: `Tensor? start, Tensor? targets, Tensor? meta, str how`. The tensors are those of the
-synapses, None when fully connected; the text holds everything else, with names, as JSON.
+synapses, None when fully connected; the text holds everything else that is not as usual, with names, as JSON.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ class How(NamedTuple):
         return backend_for(self.backend, x)
 
 
+DEFAULT = How()
+
+
 def text_of(how: How) -> str:
     """`how` as text."""
     if torch.compiler.is_compiling():
@@ -73,15 +76,14 @@ def _text_of_parts(*parts: Any) -> str:
 @lru_cache(maxsize=1024)
 def _text_of(how: How) -> str:
     fields = how._asdict() | {"sums": how.sums._asdict(), "products": how.products._asdict(), "meta": asdict(how.meta)}
-    return json.dumps(fields)
+    return json.dumps({name: value for name, value in fields.items() if getattr(how, name) != getattr(DEFAULT, name)})
 
 
 @lru_cache(maxsize=1024)
 def how_of(text: str) -> How:
     """The options in such a text."""
-    fields = json.loads(text)
-    values = {"sums": Sums(**fields["sums"]), "products": Products(**fields["products"]), "meta": SynapseMeta(**fields["meta"])}
-    return How(**fields | values)
+    fields, makes = json.loads(text), {"sums": Sums, "products": Products, "meta": SynapseMeta}
+    return How(**{name: makes[name](**value) if name in makes else value for name, value in fields.items()})
 
 
 class SynapseSizes(NamedTuple):

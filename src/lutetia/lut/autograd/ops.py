@@ -26,7 +26,7 @@ from lutetia._shared.memo import trusted
 from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, how_of, sizes_of
-from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
+from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
@@ -359,7 +359,15 @@ def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bo
 @define(f"lut_attention_eval({LAYER}, HOW) -> Tensor", _y_fake)
 def _lut_attention_eval(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
     """x [B, S, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2], positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
-    return _forward(x, (weight, anchors, positions), rest, False)[0]
+    how, y = how_of(rest[3]), None
+    plain = not how.header and how.sums == FLOAT and how.algorithm != "cells" and how.backend in ("", "triton")
+    if plain and (quick := quick_for(x, weight, anchors, positions)) is not None:
+        y = quick.launches.fill(x, weight, None)
+    if y is None:
+        y = _forward(x, (weight, anchors, positions), rest, False)[0]
+        if plain:
+            prepare_attention(x, (weight, anchors), positions)
+    return y
 
 
 def _lut_attention_fake(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:

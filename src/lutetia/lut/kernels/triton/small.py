@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.launches import Planned, watched
+from lutetia._shared.prepared import allocator
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.cuda import keeps_hard_by_detector
@@ -41,6 +42,7 @@ class Launches:
     def __init__(self, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> None:
         self.layout, self.connectivity, self.anchors = layout_of(connectivity), connectivity, anchors
         self.x_shape, self.y_shape = tuple(x.shape), (x.shape[0], self.layout.n_outputs)
+        self.make, self.found_shape, self.strides = allocator(x), (x.shape[0], anchors.shape[0]), weight.stride()
         arrays = tables_of(self.layout, None)[1:]
         self.pointers = tuple(None if array is None else array.data_ptr() for array in arrays)
         self.weight_pointer, self.anchors_pointer = weight.data_ptr(), anchors.data_ptr()
@@ -56,7 +58,11 @@ class Launches:
 
     def room(self, x: Tensor) -> Detected:
         """Memory for `Detected`, [B, N_t] each."""
-        return detect.room_for(x, (len(x), len(self.anchors)), True)
+        shape, strides, make = self.found_shape, (self.found_shape[1], 1), self.make
+        return Detected(*(make(shape, strides, dtype) for dtype in (torch.int32, torch.float32, torch.int32)))
+
+    def _empty(self, shape: tuple[int, int]) -> Tensor:
+        return self.make(shape, (shape[1], 1), torch.float32)
 
     def _ready(self, name: str) -> Planned | None:
         """A plan that can be launched with addresses."""
@@ -65,7 +71,7 @@ class Launches:
 
     def fill(self, x: Tensor, weight: Tensor, found: Detected | None) -> Tensor:
         """x [B, I] -> y [B, O], and `Detected` where there is room for it."""
-        y = x.new_empty(self.y_shape) if self.layout.disjoint else x.new_zeros(self.y_shape)
+        y = self._empty(self.y_shape) if self.layout.disjoint else x.new_zeros(self.y_shape)
         name = "eval" if found is None else "train"
         plan = self._ready(name)
         if plan is not None:
@@ -87,12 +93,12 @@ class Launches:
         """dx [B, I] and dW of this size; the kernel of the first sets the memory of the second to zero."""
         if not self._scatters(found[0]) or self.layout.n_weights >= 2**30:
             return self.to_inputs(grad, weight, found), self.to_weight(grad, found[0], size)
-        out = grad.new_empty(size)
+        out = self.make(size, self.strides, torch.float32)
         return self.to_inputs(grad, weight, found, out), self._scatter(grad, found[0], out)
 
     def to_inputs(self, grad: Tensor, weight: Tensor, found: tuple[Tensor, ...], cleared: Tensor | None = None) -> Tensor:
         """grad [B, O], `Detected` [B, N_t] -> dx [B, I]; `cleared` is set to zero."""
-        dx = grad.new_empty(self.x_shape) if self.clears_rows else grad.new_zeros(self.x_shape)
+        dx = self._empty(self.x_shape) if self.clears_rows else grad.new_zeros(self.x_shape)
         name = "gains" if cleared is None else "gains and zeros"
         plan = self._ready(name)
         if plan is not None and weight.data_ptr() == self.weight_pointer and all(each.is_contiguous() for each in found):
@@ -153,6 +159,8 @@ class PairLaunches:
             ((batch, n_detectors, length), (n_detectors, length - 1)) if self.long else (self.shape, (length - 1, n_detectors))
         )
         self.steps = (1, length, 1, length - 1) if self.long else (n_detectors, 1, n_detectors, 1)
+        self.make, (first, second) = allocator(x), self.found
+        self.strides = ((first[1] * first[2], first[2], 1), (second[1], 1))
 
     def fill(self, x: Tensor, weight: Tensor, found: None = None) -> Tensor | None:
         """x [B, S, I] -> y [B, S, O]; None where the positions have moved."""
@@ -160,8 +168,8 @@ class PairLaunches:
         at_weight, at_anchors, at_positions = self.pointers
         if self.positions.data_ptr() != at_positions:
             return None
-        indices, y = x.new_empty(self.found[0], dtype=torch.int32), x.new_zeros((batch, length, n_outputs))
-        signs = x.new_empty(self.found[1], dtype=torch.int32)
+        y = x.new_zeros((batch, length, n_outputs))
+        indices, signs = (self.make(*each, torch.int32) for each in zip(self.found, self.strides, strict=True))
         if not self.plans or watched() or any(plan.launch.compiled is None for plan in self.plans):
             self._launch(x, weight, (indices, signs, y))
             return y
