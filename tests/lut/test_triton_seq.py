@@ -133,6 +133,26 @@ def test_in_place_step(kind: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 class TestOnTheGpu:
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_fixed_sums_of_sparse_connectivity_in_a_graph(self, shared: bool) -> None:
+        synapses = growth.random(4, 8, 37, 0.5, seed=0, shared=shared).to("cuda")
+        made = {name: each.cuda() for name, each in make_sequence((3, 21, 8, 37, 4, 3, 2)).items()}
+        weight = torch.randn(synapses.n_weights, device="cuda")
+        learned = [each.requires_grad_() for each in (made["x"].float(), made["positions"].float(), weight)]
+
+        def step() -> list[torch.Tensor]:
+            y = lut_attention(learned[0], weight, made["anchors"], learned[1], synapses=synapses, sums="fixed", int_rescaler=0.1)
+            return [y, *torch.autograd.grad(y, learned, made["grad"].float())]
+
+        with use_backend("reference"):
+            wanted = step()
+        same(step(), wanted, "fixed")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = step()
+        graph.replay()
+        same(captured, wanted, "fixed")
+
     @pytest.mark.parametrize("shape", LARGE)
     @pytest.mark.parametrize("kind", ["pairs", "cells"])
     def test_larger_shapes(self, shape: tuple[int, ...], kind: str) -> None:
@@ -162,11 +182,13 @@ class TestOnTheGpu:
         assert 0 < errors[0] < errors[1] < 0.05 * float(expected.abs().max())
 
 
+@pytest.mark.parametrize("sums", ["float", "fixed"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_sparse_connectivity_takes_its_pairs_in_parts(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """y and every gradient, with a synapse of another rate, and no tables filled up with zeros."""
+def test_sparse_connectivity_takes_its_pairs_in_parts(shared: bool, sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """y and every gradient, with a synapse of another rate, and no tables filled up with zeros; fixed sums bit for bit."""
     monkeypatch.setattr(walk, "NUMBERS_AT_ONCE", 13)
-    monkeypatch.setattr(pairs, "fill", None)
+    for name in ("fill", "propagate", "gather"):
+        monkeypatch.setattr(pairs, name, None)
     metas = (SynapseMeta(), SynapseMeta(lr_scale=0.5))
     synapses = growth.random(3, 5, 5, 0.5, seed=0, shared=shared, metas=metas).to(DEVICE)
     made = {name: each.to(DEVICE) for name, each in make_sequence((2, 4, 6, 5, 3, 2, 1)).items()}
@@ -175,7 +197,6 @@ def test_sparse_connectivity_takes_its_pairs_in_parts(shared: bool, monkeypatch:
     results = []
     for backend in ("reference", "triton"):
         with use_backend(backend):
-            y = lut_attention(learned[0], weight, made["anchors"], learned[1], synapses=synapses)
-            results.append([y, *torch.autograd.grad(y, learned, made["grad"].float())])
-    for mine, want in zip(*results, strict=True):
-        torch.testing.assert_close(mine, want, rtol=1e-5, atol=1e-5)
+            y = lut_attention(learned[0], weight, made["anchors"], learned[1], synapses=synapses, sums=sums)
+            results.append([y.detach(), *torch.autograd.grad(y, learned, made["grad"].float())])
+    same(results[1], results[0], sums)

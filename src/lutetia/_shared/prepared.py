@@ -26,7 +26,7 @@ def current_device() -> int:
 def allocator(like: Tensor) -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]:
     """What makes uninitialised tensors of sizes, strides and a dtype where `like` is, on the current device, as compiled graphs
     do: in 0.5 µs, where `new_empty` takes 2.3."""
-    makers = torch._C._dynamo.guards
+    makers: Any = torch._C._dynamo.guards
     return makers._empty_strided_cuda if like.is_cuda else makers._empty_strided_cpu
 
 

@@ -67,8 +67,7 @@ def to_units(values: Tensor, sums: Sums) -> Tensor:
     if not sums.exact:
         return values
     scaled = (values.double() * sums.scale).round()
-    if not bool((scaled.abs() <= FIXED_MAX).all()):  # written so that NaN fails too
-        raise_overflow(sums)
+    hold((scaled.abs() <= FIXED_MAX).all(), sums)  # written so that NaN fails too
     return scaled.long()
 
 
@@ -79,11 +78,19 @@ def from_units(buffer: Tensor, sums: Sums, dtype: torch.dtype) -> Tensor:
 
 def convert_integers_to_floats(buffer: Tensor, int_rescaler: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Integer sums [...] (int32 or int64) in floating point; a sum past the range of an int32 is an error."""
-    if buffer.dtype != torch.int32 and bool(((buffer > FIXED_MAX) | (buffer < -FIXED_MAX)).any()):
-        raise_overflow(Sums("fixed", int_rescaler))
+    if buffer.dtype != torch.int32:
+        hold(((buffer <= FIXED_MAX) & (buffer >= -FIXED_MAX)).all(), Sums("fixed", int_rescaler))
     # A tensor, because CUDA divides by a plain number through its reciprocal, which rounds twice.
     scale = torch.full((), _scale(int_rescaler), dtype=torch.float64, device=buffer.device)
     return (buffer.double() / scale).to(dtype)
+
+
+def hold(fits: Tensor, sums: Sums) -> None:
+    """Raise unless fits [] or [1]; a captured graph cannot raise: a replay that overflows stops the stream."""
+    if fits.is_cuda and torch.cuda.is_current_stream_capturing():
+        torch._assert_async(fits)
+    elif not bool(fits):
+        raise_overflow(sums)
 
 
 def raise_overflow(sums: Sums) -> NoReturn:

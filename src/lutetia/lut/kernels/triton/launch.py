@@ -14,7 +14,7 @@ from torch import Tensor
 from lutetia._shared.numbers import cdiv
 from lutetia.errors import require
 from lutetia.lut.kernels.triton.layout import Layout
-from lutetia.lut.sums import Sums, raise_overflow, sum_dtype
+from lutetia.lut.sums import Sums, hold, sum_dtype
 
 triton = require("triton", "the triton backend of lutetia.lut")
 from lutetia._shared.launches import planned  # noqa: E402  (needs triton)
@@ -57,8 +57,11 @@ def target_of(shape: list[int], sums: Sums, *operands: Tensor, zero: bool = True
 
 
 def finish(target: Target, sums: Sums, dtype: torch.dtype) -> Tensor:
-    """The sums in floating point; raise when one left the range."""
+    """The sums in floating point, or fixed ones as integers if `dtype` is that; raise when one left the range."""
     if not sums.exact:
+        return target.out
+    if dtype == torch.int64:
+        check_overflow(target, sums)
         return target.out
     out, total = torch.empty_like(target.out, dtype=dtype, memory_format=torch.contiguous_format), target.out.numel()
     if total:
@@ -71,9 +74,5 @@ def finish(target: Target, sums: Sums, dtype: torch.dtype) -> Tensor:
 
 def check_overflow(target: Target, sums: Sums) -> None:
     """Raise when the flag of fixed sums is up."""
-    if not sums.exact:
-        return
-    if target.overflow.is_cuda and torch.cuda.is_current_stream_capturing():
-        torch._assert_async(target.overflow == 0)  # a captured graph cannot raise; a replay that overflows stops the stream
-    elif bool(target.overflow.item()):
-        raise_overflow(sums)
+    if sums.exact:
+        hold(target.overflow == 0, sums)

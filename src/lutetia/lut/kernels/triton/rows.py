@@ -62,7 +62,19 @@ def fill_rows(
     return _fill(weight, layout, *by_row(indices, coefficients), sums)
 
 
-def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, sums: Sums) -> Tensor:
+def fill_units(weight: Tensor, connectivity: Connectivity, indices: Tensor, sums: Sums) -> Tensor:
+    """`fill_rows` as a part of a sum: fixed ones are integers."""
+    return _fill(weight, layout_of(connectivity), indices, None, sums, torch.int64)
+
+
+def _fill(
+    weight: Tensor,
+    layout: Layout,
+    indices: Tensor,
+    coefficients: Coefficients | None,
+    sums: Sums,
+    like: torch.dtype | None = None,
+) -> Tensor:
     batch, dtype = indices.shape[0], sum_dtype(weight, *factors(coefficients))
     target = target_of([batch, layout.n_outputs], sums, weight, *factors(coefficients), zero=not layout.disjoint)
     if batch == 0 or layout.n_weights == 0:
@@ -83,7 +95,7 @@ def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffic
         count = 0 if coefficients is None else 1 if coefficients.alternatives is None else 2
         rows = Rows(indices, None, None, *(coefficients or ()))
         launch_fill(weight, layout, Inputs(), rows, target, (sums, dtype), ("hard", count))
-    return finish(target, sums, dtype)
+    return finish(target, sums, like or dtype)
 
 
 def launch_fill(
@@ -159,9 +171,16 @@ def row_gains(
     grad: Tensor, weight: Tensor, connectivity: Connectivity, rows: tuple[Tensor, Tensor | None], sums: Sums
 ) -> tuple[Tensor, Tensor | None]:
     """grad [B, O], rows [B, N_t] each -> g·W[t, index_t] of each, [B, N_t]."""
-    layout, dtype = layout_of(connectivity), sum_dtype(grad, weight)
+    layout = layout_of(connectivity)
     if through_shared_memory(layout, rows[0], sums, grad, weight):
         return tables.gains(grad, weight, layout, rows)
+    return gain_units(grad, weight, layout, rows, sums, sum_dtype(grad, weight))
+
+
+def gain_units(
+    grad: Tensor, weight: Tensor, layout: Layout, rows: tuple[Tensor, Tensor | None], sums: Sums, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    """The same as tensors of this dtype: fixed sums may be integers, parts of a sum."""
     rows = (rows[0].contiguous(), None if rows[1] is None else rows[1].contiguous())
     make = grad.new_empty if layout.n_weights else grad.new_zeros
     da, db = (None if row is None else make(row.shape, dtype=dtype) for row in rows)
@@ -247,7 +266,24 @@ def gather_rows(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
     """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, straight into the weights where that can be done."""
-    layout, dtype = layout_of(connectivity), sum_dtype(grad, *factors(coefficients))
+    target, stepped = _gather(grad, layout_of(connectivity), indices, coefficients, sums, into)
+    if stepped:
+        return target.out
+    dtype = sum_dtype(grad, *factors(coefficients))
+    return subtract(finish(target, sums, dtype).view(connectivity.weight_shape), into)
+
+
+def gather_units(grad: Tensor, connectivity: Connectivity, indices: Tensor, sums: Sums) -> Tensor:
+    """The gradient as a part of a sum: fixed ones are integers."""
+    target, _ = _gather(grad, layout_of(connectivity), indices, None, sums, None)
+    return finish(target, sums, torch.int64).view(connectivity.weight_shape)
+
+
+def _gather(
+    grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
+) -> tuple[Target, bool]:
+    """Where the gradient was added up, and whether these are the weights after their step."""
+    dtype = sum_dtype(grad, *factors(coefficients))
     scale = layout.lr_scale
     sorts = not isinstance(scale, Tensor) and through_shared_memory(layout, indices, sums, grad, *factors(coefficients))
     if not sorts:
@@ -267,9 +303,7 @@ def gather_rows(
     else:
         rows = _listed(indices, coefficients)
         _add_up(grad, rows, layout, target, sort_by_atomics(rows.indices, layout.n_rows), (sums, dtype, step))
-    if step is not None:
-        return target.out
-    return subtract(finish(target, sums, dtype).view(connectivity.weight_shape), into)
+    return target, step is not None
 
 
 @kernel

@@ -3,8 +3,7 @@
 The sources are in `source.cells`; here each is given its grid and its block sizes (measured on an H200). The work is
 cut into tiles of sequences and detectors, whose counts and products fit a budget of memory.
 Under sparse connectivity each pair is a row of a batch for the kernels of one step: no table is filled up with zeros, so this
-needs the memory of the synapses, and of some pairs at a time. Its fixed sums, exact only where all of an output is added up at
-once, walk the pairs of the same layer with its missing synapses filled in by zeros.
+needs the memory of the synapses, and of some pairs at a time.
 """
 
 from __future__ import annotations
@@ -23,18 +22,20 @@ from lutetia._shared.triton_order import Sorted, sort_columns
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel, unrecorded
-from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
+from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.reference.sequences import CellsOfPairs, add_step, pairs_of, slopes_of_pairs
 from lutetia.lut.kernels.triton import pairs
 from lutetia.lut.kernels.triton.detect import detect
+from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, spread_totals
-from lutetia.lut.kernels.triton.rows import fill_rows, gather_rows, row_gains
+from lutetia.lut.kernels.triton.rows import fill_units, gain_units, gather_units
 from lutetia.lut.kernels.triton.source import cells as source
 from lutetia.lut.kernels.triton.source.cells import CellCase, Counts
 from lutetia.lut.kernels.triton.source.pairs import Totals
-from lutetia.lut.sums import Sums, sum_dtype
+from lutetia.lut.sums import Sums, from_units, sum_dtype
 
 # Block sizes and warps. The blocks of cells and outputs are the largest ones: narrower tables have narrower blocks.
 COUNT = {"CELLS": 2048, "num_warps": 2}
@@ -80,14 +81,15 @@ def count_cells(sequence: Sequence, dtype: torch.dtype) -> Counts:
 @kernel
 def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
     """y[j] = Σ_{i < j} Σ_t W[t, cell], or y = stat · W -> [B, S, O]."""
-    if by_synapses(connectivity, sums):
-        y = weight.new_zeros(*sequence.x.indices.shape[:2], connectivity.n_outputs, dtype=sum_dtype(weight))
+    if not isinstance(connectivity, Full):
+        dtype = sum_dtype(weight)
+        y = weight.new_zeros(*sequence.x.indices.shape[:2], connectivity.n_outputs, dtype=torch.int64 if sums.exact else dtype)
         for each in pairs_of(sequence):
-            filled = unrecorded(fill_rows)(weight, connectivity, each.cells.flatten(0, 1), None, sums)
+            filled = fill_units(weight, connectivity, each.cells.flatten(0, 1), sums)
             y.index_add_(1, each.j, filled.view(len(y), -1, y.shape[2]))
-        return y
+        return from_units(y, sums, dtype)
     if walks_pairs(sums, sequence, weight):
-        return pairs.fill(connectivity.expand(weight), sequence, sums)
+        return pairs.fill(weight, sequence, sums)
     y = weight.new_zeros(*sequence.x.indices.shape[:2], weight.shape[2], dtype=torch.float32)
     for tile in tiles_of(weight, sequence):
         tile.fill(y[tile.rows])
@@ -102,12 +104,13 @@ def propagate_sequence(
 
     By cells every dot product is looked up in P = g · Wᵀ.
     """
-    if by_synapses(connectivity, sums):
-        gain = partial(_gain, grad, weight, connectivity)
-        slopes, distances = map(by_detector, slopes_of_pairs(sequence, gain, 1, sums, sum_dtype(grad, weight)))
-        return spread_totals(slopes, distances[None], by_detector(sequence.x.closest[1]), sequence, anchors, n_inputs)
+    if not isinstance(connectivity, Full):
+        gain, dtype = partial(_gain, grad, weight, connectivity, sums), sum_dtype(grad, weight)
+        slopes, distances = map(by_detector, slopes_of_pairs(sequence, gain, 1, sums, dtype))
+        sent = spread_totals(slopes, distances[None], by_detector(sequence.x.closest[1]), sequence, anchors, n_inputs)
+        return from_units(sent[0], sums, dtype), from_units(sent[1], sums, dtype)
     if walks_pairs(sums, sequence, weight, grad):
-        return pairs.propagate(grad, connectivity.expand(weight), sequence, anchors, n_inputs, sums)
+        return pairs.propagate(grad, weight, sequence, anchors, n_inputs, sums)
     batch, length, n_detectors = sequence.x.indices.shape
     _, which = sequence.x.closest
     totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
@@ -122,30 +125,25 @@ def propagate_sequence(
 @kernel
 def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
     """grad [B, S, O] -> dW, by cells statᵀ · g, or `into` after its step."""
-    if by_synapses(connectivity, sums):
-        total = grad.new_zeros(connectivity.weight_shape, dtype=sum_dtype(grad))
+    if not isinstance(connectivity, Full):
+        total = grad.new_zeros(connectivity.weight_shape, dtype=torch.int64 if sums.exact else sum_dtype(grad))
         for each in pairs_of(sequence):
-            rows = (each.cells.flatten(0, 1), None)
-            total += unrecorded(gather_rows)(grad[:, each.j].flatten(0, 1), connectivity, *rows, sums, None)
-        return subtract(total, into)
-    walks = walks_pairs(sums, sequence, grad)
-    if walks and isinstance(connectivity, Full):
-        return pairs.gather(grad, sequence, connectivity.meta.lr_scale, sums, into)
-    gather = partial(pairs.gather, sums=sums) if walks else _gather
-    return subtract(of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale)), into)
+            total += gather_units(grad[:, each.j].flatten(0, 1), connectivity, each.cells.flatten(0, 1), sums)
+        return subtract(from_units(total, sums, sum_dtype(grad)), into)
+    lr_scale = connectivity.meta.lr_scale
+    if walks_pairs(sums, sequence, grad):
+        return pairs.gather(grad, sequence, lr_scale, sums, into)
+    return subtract(_gather(grad, sequence, lr_scale), into)
 
 
-def _gain(grad: Tensor, weight: Tensor, connectivity: Connectivity, each: CellsOfPairs, bits: Tensor) -> Tensor:
+def _gain(grad: Tensor, weight: Tensor, connectivity: Synapses, sums: Sums, each: CellsOfPairs, bits: Tensor) -> Tensor:
     """What flipping bits of the cells of pairs changes, one synapse after the other; as `slopes_of_pairs` wants it."""
     cells, others = (rows.flatten(0, 1) for rows in (each.cells, each.cells ^ bits.int()))
-    chosen, flipped = unrecorded(row_gains)(grad[:, each.j].flatten(0, 1), weight, connectivity, (cells, others), Sums())
+    layout, dtype = layout_of(connectivity), sum_dtype(grad, weight)
+    rows, like = (cells, others), torch.int64 if sums.exact else dtype
+    chosen, flipped = gain_units(grad[:, each.j].flatten(0, 1), weight, layout, rows, sums, like)
     assert flipped is not None
-    return (chosen - flipped).view(each.cells.shape)
-
-
-def by_synapses(connectivity: Connectivity, sums: Sums) -> bool:
-    """Whether pairs add the synapses of their cells one by one."""
-    return not isinstance(connectivity, Full) and not sums.exact
+    return from_units(chosen - flipped, sums, dtype).view(each.cells.shape)
 
 
 def _gather(grad: Tensor, sequence: Sequence, lr_scale: float) -> Tensor:

@@ -61,7 +61,7 @@ class Launches:
         shape, strides, make = self.found_shape, (self.found_shape[1], 1), self.make
         return Detected(*(make(shape, strides, dtype) for dtype in (torch.int32, torch.float32, torch.int32)))
 
-    def _empty(self, shape: tuple[int, int]) -> Tensor:
+    def _empty(self, shape: tuple[int, ...]) -> Tensor:
         return self.make(shape, (shape[1], 1), torch.float32)
 
     def _ready(self, name: str) -> Planned | None:

@@ -135,6 +135,15 @@ def from_units(total, overflow_ptr, mask, SCALE: tl.constexpr, ACC: tl.constexpr
 
 
 @triton.jit
+def as_stored(total, out_ptr, overflow_ptr, mask, CASE: tl.constexpr):
+    """A sum of `units` as its target holds it: an integer that more will be added to, or a float."""
+    if out_ptr.dtype.element_ty == tl.int64:
+        return total
+    else:
+        return from_units(total, overflow_ptr, mask, CASE.SCALE, CASE.ACC)
+
+
+@triton.jit
 def convert_kernel(sum_ptr, out_ptr, overflow_ptr, total, SCALE: tl.constexpr, BLOCK: tl.constexpr):
     """Integer sums back to floating point; a sum past the range of an int32 raises the flag."""
     lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

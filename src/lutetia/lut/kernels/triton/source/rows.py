@@ -19,7 +19,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from lutetia.lut.kernels.triton.source.basics import FC, HARD, SHARED, from_units, send, uncertainty_slope, units
+from lutetia.lut.kernels.triton.source.basics import FC, HARD, SHARED, as_stored, from_units, send, uncertainty_slope, units
 from lutetia.lut.kernels.triton.source.detect import coefficients_tile, detect_tile
 
 # ---- where things are ------------------------------------------------------------------------------------------------
@@ -234,16 +234,16 @@ def gains_kernel(grad_ptr, rows, anchors_ptr, sums, tables, sizes, cleared, CASE
                 gain -= units(g * other_weight, sums.overflow, mask, CASE.SCALE)
             elif TWO:
                 other_gain += units(g * other_weight, sums.overflow, mask, CASE.SCALE)
-    result = from_units(tl.sum(gain, axis=1), sums.overflow, t_mask, CASE.SCALE, CASE.ACC)
     if SEND:
+        result = from_units(tl.sum(gain, axis=1), sums.overflow, t_mask, CASE.SCALE, CASE.ACC)
         slope = uncertainty_slope(tl.load(rows.min_delta + place, mask=t_mask, other=1.0)).to(CASE.ACC) * result
         pair_ptr = anchors_ptr + (t * CASE.N_C + which) * 2
         send(slope, pair_ptr, (sums.out + b * sizes.n_inputs, sizes.n_inputs), sums.overflow, t_mask, CASE.SCALE)
     else:
-        tl.store(sums.out + place, result, mask=t_mask)
+        tl.store(sums.out + place, as_stored(tl.sum(gain, axis=1), sums.out, sums.overflow, t_mask, CASE), mask=t_mask)
         if TWO:
-            result = from_units(tl.sum(other_gain, axis=1), sums.overflow, t_mask, CASE.SCALE, CASE.ACC)
-            tl.store(sums.other + place, result, mask=t_mask)
+            total = as_stored(tl.sum(other_gain, axis=1), sums.other, sums.overflow, t_mask, CASE)
+            tl.store(sums.other + place, total, mask=t_mask)
 
 
 @triton.jit
@@ -277,13 +277,13 @@ def gains_general_kernel(grad_ptr, rows, anchors_ptr, sums, tables, numbers, CAS
         which = tl.load(rows.min_delta_index + place, mask=t_mask, other=0)
         other = t * CASE.N_ROWS + (index ^ (1 << which))
         gain -= neuron_dot(grad_ptr, other, t_mask, sums.overflow, tables, max_fan_out, CASE)
-    result = from_units(gain, sums.overflow, t_mask, CASE.SCALE, CASE.ACC)
     if anchors_ptr is not None:
+        result = from_units(gain, sums.overflow, t_mask, CASE.SCALE, CASE.ACC)
         slope = uncertainty_slope(tl.load(rows.min_delta + place, mask=t_mask, other=1.0)).to(CASE.ACC) * result
         pair_ptr = anchors_ptr + (t * CASE.N_C + which) * 2
         send(slope, pair_ptr, (sums.out + b * sizes.n_inputs, sizes.n_inputs), sums.overflow, t_mask, CASE.SCALE)
     else:
-        tl.store(sums.out + place, result, mask=t_mask)
+        tl.store(sums.out + place, as_stored(gain, sums.out, sums.overflow, t_mask, CASE), mask=t_mask)
 
 
 # ---- backward, to the weights ----------------------------------------------------------------------------------------
