@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 MODES = ("eager", "compiled", "graph")
-ALL_MODES = ("eager", "compiled", "reduce-overhead", "graph")
 ROUNDS = 15
 Key = TypeVar("Key")
 

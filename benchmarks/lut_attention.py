@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import original
-from gpu_timing import ALL_MODES, MODES, replayed, step_times
+from gpu_timing import replayed, step_times
 from lutetia.lut import Sums, lut_attention, random_anchors
 from lutetia.lut.algorithm import choose
 from original import Original
@@ -26,8 +26,6 @@ NEEDS = ("cuda",)
 LENGTHS = (1024, 2048, 4096, 8192)  # B 4, E 256, N_t 32, N_c 3, N_pe 3
 MEMORY, CACHE = 4.6e9, 8.8e9  # bytes that an H200 reads in a ms: from memory, and from its second-level cache (measured)
 CALLS = 5  # of one graph
-LONG = 128  # positions of a sequence whose steps take longer than launching them
-OVERHEAD = dict.fromkeys(("eval, reduce-overhead", "train, reduce-overhead"), "ms")
 FLOORS = {"eval floor": "eval, graph", "train floor": "train, graph", "in place floor": "in place, graph"}
 LEAST, LEAST_CELLS = 1.5, 25.0  # claimed, graph against graph: everywhere; in training where cells are counted
 
@@ -45,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         layers.append(layer)
         floored.append(floor_row(shape, layer))
     tables = [
-        table("layers", {"shape": None, "algorithm": None, **original.COLUMNS, **OVERHEAD, "in place, graph": "ms"}, layers),
+        table("layers", {"shape": None, "algorithm": None, **original.COLUMNS, "in place, graph": "ms"}, layers),
         table("floors", {"shape": None, **dict.fromkeys((*FLOORS, *FLOORS.values()), "ms")}, [row for row in floored if row]),
         table("growth", {"length": None, "train, graph": "ms", "over the length before": "times", "peak memory": "GiB"},
               growth((64, 128) if options.quick else LENGTHS)),
@@ -100,8 +98,7 @@ class Layer:
 def measure(shape: tuple[int, ...], peer: Original) -> Row:
     """The times of one shape beside the original's."""
     layer = Layer(*shape)
-    modes = ALL_MODES if shape[1] < LONG else MODES  # compiling for the last one takes a while, and helps small steps alone
-    times = step_times(layer.__call__, layer.learned, layer.grad, CALLS, modes)
+    times = step_times(layer.__call__, layer.learned, layer.grad, CALLS)
     return {
         "shape": name_of(shape),
         "algorithm": layer.algorithm,

@@ -159,7 +159,7 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
     indices = by_detector(sequence.x.indices)
     if batch and grad.is_cuda and not sums.exact and cuda.available():
         out = direct.weight if direct else grad.new_empty(n_detectors, n_rows, n_outputs, dtype=dtype)
-        # In place, a table row that no pair reads costs nothing: where nearly all are so, atomics are faster.
+        # In place, a table row that no pair reads costs nothing: up to half as many pairs as rows, atomics are as fast or faster.
         few = direct is not None and batch * length * (length - 1) < n_rows // 2
         if not few and cuda_pairs.fits(grad, sequence, out):
             order = cuda_pairs.in_order(indices, sequence)
