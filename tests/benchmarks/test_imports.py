@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import lutetia
+import warm
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -28,6 +27,6 @@ for name in names:
 def test_every_benchmark_can_be_imported() -> None:
     paths = os.pathsep.join([str(FOLDER), str(Path(lutetia.__file__).parent.parent)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", IMPORT, *NAMES], env=environment, capture_output=True, text=True, timeout=600)
+    done = warm.run(["-c", IMPORT, *NAMES], env=environment, timeout=600)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
     assert len(NAMES) > 20

@@ -220,6 +220,7 @@ def test_our_benchmarks_can_be_run(path: Path) -> None:
         assert "finish(" in ast.unparse(function)
 
 
+@pytest.mark.usefixtures("warm_benchmarks")
 @pytest.mark.parametrize("name", ["precompute", "decode_attention_cpu"])
 def test_a_quick_run_gives_a_result(name: str, tmp_path: Path, capfd: Capture) -> None:
     file = tmp_path / f"{name}.json"

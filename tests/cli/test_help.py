@@ -74,6 +74,7 @@ def test_the_examples_follow_each_other() -> None:
     assert taken == written
 
 
+@pytest.mark.usefixtures("warm_benchmarks")
 @pytest.mark.parametrize(("name", "words"), EXAMPLES, ids=[words for _, words in EXAMPLES])
 def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     arguments = shlex.split(words)[1:]
@@ -92,7 +93,8 @@ def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: p
         assert last.startswith("next: lutetia ")
         named = shlex.split(last)[2:]
         assert named[0] in commands()
-        if name != "demo":  # whose folder is not there
+        typed = name != "train" and ("lutetia " + shlex.join(named)) in dict(map(reversed, EXAMPLES))  # by another of these tests
+        if name != "demo" and not typed:  # the folder of a demo is not there
             assert main(named) == 0, capsys.readouterr().err
             if "--row" in arguments and "--row" in options_of(named[0]):
                 assert ("--row", arguments[arguments.index("--row") + 1]) in pairwise(named)

@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import lutetia
+import warm
 
 SILENCE = 1200.0  # seconds without a word after which a child hangs; the time limit on its processor time comes first
 SOURCES = os.pathsep.join([str(Path(lutetia.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -94,11 +94,10 @@ class Runner:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None:
-            command = [sys.executable, str(Path(__file__).parent / "child.py")]
             self.failures.mkdir(parents=True, exist_ok=True)
             with open(self.failures / "stderr.txt", "ab") as log:
-                self._child = subprocess.Popen(
-                    command,
+                self._child = warm.Process(
+                    [str(Path(__file__).parent / "child.py")],
                     env={**ENVIRONMENT, "TMPDIR": self._scratch.name},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

@@ -1,12 +1,13 @@
 // Enough of CUDA to run the sources of lutetia.lut.kernels.cuda on a CPU: the threads of a block take turns, each on a stack of its
 // own, and change only where they wait for each other. Slow, and exact about barriers: a thread that misses one is an error.
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+// Few headers: most of the time that a source takes to compile here is theirs.
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
 #include <utility>
-#include <vector>
+
+extern "C" { float exp2f(float); float log2f(float); float expf(float); float fabsf(float); float fmaf(float, float, float); }
 
 #define __global__
 #define __device__
@@ -43,20 +44,33 @@ template <class T> static T atomicAdd(T* to, T value) { T before = *to; *to = be
 static inline void __stcs(float4* to, float4 value) { *to = value; }
 
 struct Gate { int size, arrived = 0; unsigned round = 0; };  // opens when all of its threads wait
-static std::vector<ucontext_t> threads;
-static std::vector<bool> done;
-static std::vector<Gate> warps, teams;
-static std::vector<unsigned long long> slots;
+struct Thread { ucontext_t start; jmp_buf at; Gate* gate = nullptr; unsigned round = 0; bool started = false, done = false; };
+enum { MOST = 1024, STACK = 1 << 16 };  // threads of a block, and bytes of the stack of each
+static Thread threads[MOST];
+static Gate warps[MOST / 32], teams[16];
+static unsigned long long slots[MOST];
 static Gate block;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static int now;
 static long moves;
+
+// Jumps, which leave the signals alone: swapcontext would ask the kernel twice for each change of threads.
+static __attribute__((noinline)) void resume() {
+    Thread& thread = threads[now];
+    if (_setjmp(scheduler)) return;
+    if (thread.started) _longjmp(thread.at, 1);
+    thread.started = true;
+    setcontext(&thread.start);
+}
+static __attribute__((noinline)) void leave() { if (!_setjmp(threads[now].at)) _longjmp(scheduler, 1); }
 
 static inline void wait_at(Gate& gate) {
     const unsigned round = gate.round;
     ++moves;
     if (++gate.arrived == gate.size) { gate.arrived = 0; ++gate.round; return; }
-    while (gate.round == round) swapcontext(&threads[now], &scheduler);
+    threads[now].gate = &gate;
+    threads[now].round = round;
+    leave();
 }
 static inline void __syncthreads() { wait_at(block); }
 static inline void wait_for_team(int team, int n) { teams[team].size = n; wait_at(teams[team]); }
@@ -85,7 +99,7 @@ template <class... A, size_t... N> static void call(void (*f)(A...), void** argu
     f(*static_cast<A*>(arguments[N])...);
 }
 static void (*body)();
-static void enter() { body(); done[now] = true; --block.size; --warps[now / 32].size; swapcontext(&threads[now], &scheduler); }
+static void enter() { body(); threads[now].done = true; --block.size; --warps[now / 32].size; leave(); }
 
 // Run a kernel block after block; the arguments are pointers to the values, as the driver takes them. 0 when all went well.
 template <class... A> static int launch(void (*f)(A...), const unsigned* grid, int n_threads, int shared, void** arguments) {
@@ -94,38 +108,45 @@ template <class... A> static int launch(void (*f)(A...), const unsigned* grid, i
     kernel = f;
     given = arguments;
     body = [] { call(kernel, given, std::index_sequence_for<A...>{}); };
-    std::vector<char> stacks((size_t)n_threads << 16), memory(shared + 16);
-    shared_memory = memory.data() + (16 - (size_t)memory.data() % 16) % 16;
+    if (n_threads > MOST) return 2;
+    char* stacks = static_cast<char*>(malloc((size_t)n_threads * STACK));
+    shared_memory = static_cast<char*>(aligned_alloc(16, (shared + 31) / 16 * 16));
+    int stuck = 0;
     blockDim = {(unsigned)n_threads, 1, 1};
     gridDim = {grid[0], grid[1], grid[2]};
     for (blockIdx.z = 0; blockIdx.z < grid[2]; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
-            for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) {
+            for (blockIdx.x = 0; blockIdx.x < grid[0] && !stuck; ++blockIdx.x) {
                 memset(shared_memory, 0xff, shared);  // NaN: nobody may count on zeros
-                threads.assign(n_threads, {});
-                done.assign(n_threads, false);
-                slots.assign(n_threads, 0);
-                warps.assign((n_threads + 31) / 32, Gate{32});
-                teams.assign(16, Gate{0});
+                memset(slots, 0, sizeof slots);
+                for (Gate& warp : warps) warp = Gate{32};
+                for (Gate& team : teams) team = Gate{0};
                 block = Gate{n_threads};
                 for (int i = 0; i < n_threads; ++i) {
-                    getcontext(&threads[i]);
-                    threads[i].uc_stack.ss_sp = stacks.data() + ((size_t)i << 16);
-                    threads[i].uc_stack.ss_size = 1 << 16;
-                    threads[i].uc_link = &scheduler;
-                    makecontext(&threads[i], enter, 0);
+                    threads[i] = {};
+                    ucontext_t& start = threads[i].start;
+                    getcontext(&start);
+                    start.uc_stack.ss_sp = stacks + (size_t)i * STACK;
+                    start.uc_stack.ss_size = STACK;
+                    start.uc_link = nullptr;
+                    makecontext(&start, enter, 0);
                 }
-                for (int left = n_threads; left;) {
+                for (int left = n_threads; left && !stuck;) {
                     const long before = moves;
                     left = 0;
-                    for (now = 0; now < n_threads; ++now)
-                        if (!done[now]) {
+                    for (now = 0; now < n_threads; ++now) {
+                        const Thread& thread = threads[now];
+                        if (thread.done) continue;
+                        if (!thread.gate || thread.gate->round != thread.round) {
                             threadIdx = {(unsigned)now, 0, 0};
-                            swapcontext(&scheduler, &threads[now]);
-                            left += !done[now];
+                            resume();
                         }
-                    if (left && moves == before) return 1;  // all wait for each other
+                        left += !thread.done;
+                    }
+                    stuck = left && moves == before;  // all wait for each other
                 }
             }
-    return 0;
+    free(stacks);
+    free(shared_memory);
+    return stuck;
 }

@@ -32,7 +32,7 @@ def library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL
             f"{{ return launch({name}, grid, threads, shared, arguments); }}\n"
         )
     defined = [f"-D{key}={value}" for key, value in constants]
-    options = ["-O1", "-w", "-shared", "-fPIC", "-std=c++17", "-include", str(HERE / "on_host.h"), *defined]
+    options = ["-O1", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC", "-std=c++17", "-include", str(HERE / "on_host.h"), *defined]
     texts = [path.read_bytes() for path in (source, HERE / "on_host.h", *sorted(source.parent.glob("*.cuh")))]
     stamp = hashlib.sha256(b"\0".join([*texts, text.encode(), " ".join([version(), *options]).encode()])).hexdigest()[:24]
     kept = nvrtc.cache_folder() / f"{source.stem}-host-{stamp}.so"  # as loops and kernels are
