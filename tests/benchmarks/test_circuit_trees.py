@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -49,10 +50,33 @@ def test_a_circuit_that_was_counted_is_not_counted_again(
         return 90.5, 17
 
     for folder in (tmp_path, tmp_path, None):
-        assert circuits.kept("magic-boosted trees-2,000 gates-0", folder, make) == (90.5, 17)
-    assert asked == [tmp_path / "magic-boosted_trees-2000_gates-0.safetensors", None]
+        assert circuits.kept("magic-boosted trees-as TreeLUT-0", folder, make) == (90.5, 17)
+    assert asked == [tmp_path / "magic-boosted_trees-as_TreeLUT-0.safetensors", None]
     assert {row["method"] for row in circuits.saved_mnist(set())} == {circuits.OURS, circuits.LOGIX}
     assert {row["method"] for row in circuits.saved_mnist({circuits.OURS})} == {circuits.LOGIX}
+
+
+def test_mnist_lists_what_was_counted_before(
+    trees: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Methods that are not measured keep the source of their rows; sizes are those of the default."""
+    monkeypatch.syspath_prepend(str(Path(trees.__file__ or "").parent))
+    circuits = importlib.import_module("circuits")
+    empty = circuits.Split("mnist", *[np.zeros((1, 784))] * 4)
+    monkeypatch.setattr(circuits, "read_set", lambda name, data: empty)
+    for method, (sizes, _) in circuits.METHODS.items():
+        monkeypatch.setitem(circuits.METHODS, method, (sizes, lambda *_: (50.0, 17)))
+    monkeypatch.setattr(circuits, "has_logix", lambda: False)
+    assert circuits.main(["--data", str(tmp_path), "--sets", "mnist", "--seeds", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = told["tables"][0]["rows"]
+    assert [(row["method"], row["size"]) for row in rows if row["source"] == "run"] == [
+        ("boosted trees", "small"),
+        ("boosted trees", "medium"),
+    ]
+    before = [row for row in rows if row["source"] != "run"]
+    assert {row["method"] for row in before} == {circuits.OURS, circuits.LOGIX}
+    assert all(told["sources"][row["source"]]["note"] for row in before)
 
 
 def test_the_module_around_torchlogix_compares_and_chooses(monkeypatch: pytest.MonkeyPatch, trees: ModuleType) -> None:
