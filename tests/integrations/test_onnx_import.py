@@ -80,13 +80,13 @@ def check(path: Path, x: np.ndarray, expected: np.ndarray, max_bits: int = 8) ->
     torch.testing.assert_close(graph.real(steps).float(), torch.from_numpy(expected), rtol=0, atol=0)
 
 
-def test_a_net_of_qonnx(tmp_path: Path) -> None:
-    """Two layers with quantised weights and activations, a batch norm between them, as Brevitas writes it."""
+def qonnx_net(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Two layers, quantised as Brevitas writes them, with a batch norm between; rows x, and what they come to."""
     w, v, scale, shift = sixteenths(6, 10), sixteenths(4, 6), sixteenths(6), sixteenths(6)
     net = Net(10)
     net.quant(0.25, 3)
     first = net.last
-    net.last = net.constant(w)
+    net.last = net.constant(w - np.float32(0.02))  # which rounds to w
     net.quant(0.0625, 4)
     weights = net.last
     net.last = net.add("Transpose", inputs=(weights,), perm=[1, 0])
@@ -99,7 +99,23 @@ def test_a_net_of_qonnx(tmp_path: Path) -> None:
     net.add("BipolarQuant", np.float32(0.5))
     x = (rng.integers(-4, 4, (50, 10)) / 4).astype(np.float32)
     hidden = np.clip(np.round(np.maximum((x @ w.T) * scale + shift, 0) / 0.5), 0, 3) * 0.5
-    check(net.save(tmp_path / "net.onnx"), x, np.where(hidden @ v.T >= 0, 0.5, -0.5).astype(np.float32))
+    net.save(path)
+    return x, np.where(hidden @ v.T >= 0, 0.5, -0.5).astype(np.float32)
+
+
+def test_a_net_of_qonnx(tmp_path: Path) -> None:
+    check(tmp_path / "net.onnx", *qonnx_net(tmp_path / "net.onnx"))
+
+
+def test_a_net_in_the_executor_of_qonnx(tmp_path: Path) -> None:
+    wrapper = optional_module("qonnx.core.modelwrapper")
+    path = tmp_path / "net.onnx"
+    x, _ = qonnx_net(path)
+    model = wrapper.ModelWrapper(str(path))
+    model.set_tensor_shape("x", [1, *x.shape[1:]])  # it wants whole shapes, so one row at a time
+    model = model.transform(optional_module("qonnx.transformation.infer_shapes").InferShapes())
+    execute, output = optional_module("qonnx.core.onnx_exec").execute_onnx, model.graph.output[0].name
+    check(path, x, np.concatenate([execute(model, {"x": row[None]})[output] for row in x]))
 
 
 def test_images_in_onnxruntime(tmp_path: Path) -> None:

