@@ -6,6 +6,7 @@ from results import Row
 from results_learning import FAITHFUL_NOTES, LEARNING_NOTES, LEARNING_SECTIONS
 from results_sentences import (
     clock_sentence,
+    gates_sentence,
     cpu_attention_sentence,
     cpu_sentence,
     decode_sentence,
@@ -279,18 +280,15 @@ CIRCUIT_SECTIONS = [
         "MNIST in gates",
         "mnist_circuits",
         [CIRCUITS],
-        "10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images of one seed agreed "
-        "(the largest was not simulated). Settings of the gates were chosen on held-out training images, of the "
-        "smallest by test accuracy. "
-        "Counts of others are from papers.",
+        gates_sentence,
     ),
     Section("The clock of a circuit", "clock", [], clock_sentence, setting="Placed and routed on an ECP5-85F."),
     Section(
         "Gates, boosted trees and torchlogix",
         "circuits",
         [table("circuits", "set", "method", "size", column("accuracy", digits=4), column("LUT6", digits=4), "accuracies")],
-        "Not all sizes are measured. A quarter of the rows is tested; "
-        "circuits start with 8-bit inputs, so comparisons are counted. [Picture](hardware.md#mnist-in-gates).",
+        "Circuits of MNIST without a size are those above, torchlogix's of one seed. A quarter of the other sets' rows is tested; "
+        "circuits start with 8-bit inputs. [Picture](hardware.md#mnist-in-gates).",
         setting="Means of three seeds, `accuracies` from the lowest to the highest.",
     ),
     Section(
