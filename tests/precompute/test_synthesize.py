@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,19 @@ def test_place_and_route(width: int) -> None:
     assert made.fmax_mhz > 10
     assert ("fed in parts" in made.placed) == (width == 200)
     assert made.flip_flops == 2 * (width + 1)  # without those that feed it
+
+
+def test_sums_are_fed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What feeds a circuit is synthesised beside LUTs and carries that are there already."""
+    require_tool("nextpnr-ice40")
+    monkeypatch.setitem(place.DEVICES, "ice40", replace(place.DEVICES["ice40"], pins=4))
+    model = nn.Sequential(nn.Linear(2, 1), Quantise(UInt(4)))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+    made = trace(model, input=Stream(2, UInt(6))).precompute(max_bits=8).retime(2).emit("verilog").synthesize("ice40")
+    assert made.carries
+    assert "fed in parts" in made.placed
+    assert made.fmax_mhz is not None
 
 
 def registers(width: int = 6) -> Graph:

@@ -172,8 +172,8 @@ def _write_netlist(hardware: Hardware, target: str, folder: Path) -> str:
     script, note = [f"read_json {NETLIST}"], ""
     if pins > DEVICES[target].pins:
         (folder / "harness.v").write_text(_harness(hardware))
-        old = " -noabc9" if target == "ecp5" else ""  # ABC9 refuses cells that are there already
-        script += ["read_verilog harness.v", f"synth_{target}{old} -top {hardware.name}_harness"]
+        plain = {"ecp5": "-noabc9", "ice40": "-noabc"}[target]  # ABC9 refuses cells that are there already
+        script += ["read_verilog harness.v", f"synth_{target} {plain} -top {hardware.name}_harness"]
         note = ", fed in parts"
     script += ["delete t:$scopeinfo", "write_json placed.json"]
     run_yosys(script, folder, f"synthesize({target!r})")
