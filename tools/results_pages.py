@@ -6,13 +6,13 @@ from results import Row
 from results_learning import FAITHFUL_NOTES, LEARNING_NOTES, LEARNING_SECTIONS
 from results_sentences import (
     clock_sentence,
-    gates_sentence,
     cpu_attention_sentence,
     cpu_sentence,
     decode_sentence,
     emission_sentence,
     enwik8_sentence,
     floors_sentence,
+    gates_sentence,
     gradient_sentence,
     growth_sentence,
     integer_sentence,
@@ -287,8 +287,8 @@ CIRCUIT_SECTIONS = [
         "Gates, boosted trees and torchlogix",
         "circuits",
         [table("circuits", "set", "method", "size", column("accuracy", digits=4), column("LUT6", digits=4), "accuracies")],
-        "Circuits of MNIST without a size are those above, torchlogix's of one seed. A quarter of the other sets' rows is tested; "
-        "circuits start with 8-bit inputs. [Picture](hardware.md#mnist-in-gates).",
+        "Circuits of MNIST without a size are those above, torchlogix's of one seed. Elsewhere a quarter of the rows is tested, "
+        "and `LUTClassifier` teaches ours. [Picture](hardware.md#mnist-in-gates).",
         setting="Means of three seeds, `accuracies` from the lowest to the highest.",
     ),
     Section(
