@@ -118,6 +118,12 @@ def test_evaluation_on_the_cpu(kind: str) -> None:
         torch.testing.assert_close(layer(x), 2 * want)
         layer.weight.data = layer.weight.data / 2
         torch.testing.assert_close(layer(x), want)
+    torch.compiler.reset()  # the layers of these tests share one limit of compilations
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        compiled(x)
+        patch.setattr(ops, "ready", None)  # the way of a call that nothing was prepared for
+        torch.testing.assert_close(compiled(x), want)
     y = layer(x)
     assert y.requires_grad
     layer.anchors[0, 0, 0] = 99

@@ -128,9 +128,11 @@ def detect_and_fill(
     """x [B, I]; layer: weight [N_t, R, O] or [n_weights] and anchors [N_t, N_c, 2] -> y [B, O], and `Detected`."""
     weight, anchors = layer
     quick = quick_for(x, weight, anchors, connectivity) if thresholds is None and how.sums == FLOAT else None
-    if quick is not None and quick.trains:
+    if quick is not None and (quick.trains or not train):
         room = quick.launches.room(x) if train else None
-        return quick.launches.fill(x, weight, room), room
+        y = quick.launches.fill(x, weight, room)
+        if y is not None:
+            return y, room
     comparisons = ready(x, anchors, thresholds)
     y, detected = how.kernels(x).detect_and_fill(solid(x), solid(weight), comparisons, connectivity, how.sums, train)
     if thresholds is None:
