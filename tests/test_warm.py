@@ -30,10 +30,22 @@ def test_arguments_folder_and_environment(start: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [("import sys; sys.exit(3)", 3), ("1 / 0", 1), ("import os; os.kill(os.getpid(), 9)", -9), ("pass", 0)],
+    [("import sys; sys.exit(3)", 3), ("1 / 0", 1), ("import os; os.kill(os.getpid(), 9)", -9), ("pass", 0), ("exit('no')", 1)],
 )
 def test_exit_codes(code: str, expected: int) -> None:
-    assert warm.run(["-c", code]).returncode == expected
+    done = warm.run(["-c", code])
+    assert done.returncode == expected
+    assert ("no\n" in done.stderr) == ("'no'" in code)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_done_at_the_end(whole: bool) -> None:
+    """Threads are waited for, and functions called; only where it is asked for are objects freed."""
+    code = "import atexit, threading, time; atexit.register(print, 'goodbye'); "
+    code += "threading.Thread(target=lambda: (time.sleep(0.1), print('ready'))).start(); "
+    code += "at_last = type('Last', (), {'__del__': lambda self: print('freed')})(); print('begun', end=' ')"
+    done = warm.run(["-c", code], env={**os.environ, **({warm.WHOLE_END: "1"} if whole else {})})
+    assert (done.returncode, done.stdout.split()) == (0, ["begun", "ready", "goodbye", *(["freed"] if whole else [])])
 
 
 def test_signals_reach_it_and_its_group() -> None:

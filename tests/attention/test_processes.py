@@ -69,7 +69,7 @@ def test_a_lost_rank_is_an_error_in_time(tmp_path: Path, how: str) -> None:
     ranks = [
         warm.Process(
             [WORKER, how],
-            env={**environment(), "RANK": str(rank), "WORLD_SIZE": str(n), "MEET": str(tmp_path / "meet")},
+            env={**environment(), "RANK": str(rank), "WORLD_SIZE": str(n), "MEET": str(tmp_path / "meet"), warm.WHOLE_END: "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
