@@ -259,23 +259,23 @@ def clock_sentence(result: Result) -> str:
     ]
     numbers = {tool: re.search(r"\d+[.]\d+", result["settings"][tool]) for tool in ("yosys", "nextpnr")}
     tools = ", ".join(f"{tool} {found[0]}" for tool, found in numbers.items() if found)
-    return f"{'; '.join(parts)} ({tools}), without what feeds it. It is seed 0 of the network of 98.42%."
+    return f"{'; '.join(parts)} ({tools}), without what feeds it; seed 0 of the network of 98.42%."
 
 
 def gates_sentence(result: Result) -> str:
     rows = rows_of(result, "training")
     *_, network = rows
     return (
-        "10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images of one seed agreed "
-        "(the largest was not simulated). Settings were chosen on held-out training images, of the smallest by test accuracy. "
-        f"The network of 98.42% and its teachers train in {sum(row['seconds'] for row in rows):.0f} seconds on an H200 "
+        "10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images of one seed agreed. "
+        "Settings were chosen on held-out training images, of the smallest by test accuracy. "
+        f"The network of 98.42% trains in {sum(row['seconds'] for row in rows):.0f} seconds with its teachers "
         f"(one seed: {network['accuracy']}%, {network['LUTs']:,} LUTs). Counts of others are from papers."
     )
 
 
 def torchlogix_sentence(result: Result) -> str:
     parts = [f"{row['network']}: {row['accuracy']}% with {row['LUT6']:,} LUT6" for row in rows_of(result, "networks")]
-    return f"{'; '.join(parts)}. Comparisons and argmax included; 30 simulated images agreed; tuned by us, not by its authors."
+    return f"{'; '.join(parts)}. 30 simulated images agreed; tuned by us, not by its authors."
 
 
 def int8_sentence(result: Result) -> str:
