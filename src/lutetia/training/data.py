@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,11 +102,13 @@ def fingerprint(arrays: list[Array]) -> str:
 def standard_library() -> Array:
     """The source of Python's standard library as one text, without its tests, uint8 [n]: files in the order of their names."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    files = [path.relative_to(root) for path in root.rglob("*.py")]
-    kept = sorted(path.as_posix() for path in files if not any(part in NOT_LIBRARY for part in path.parts))
-    if not kept:
+    names: list[str] = []
+    for folder, within, files in os.walk(root):
+        within[:] = [name for name in within if name not in NOT_LIBRARY]  # other people's packages may be many
+        names += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".py")]
+    if not names:
         raise DataError(f"{root} holds no Python files, expected the source of the standard library")
-    return np.frombuffer(b"".join((root / name).read_bytes() + b"\n" for name in kept), np.uint8)
+    return np.frombuffer(b"".join((root / name).read_bytes() + b"\n" for name in sorted(names)), np.uint8)
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------
