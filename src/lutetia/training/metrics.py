@@ -83,7 +83,8 @@ def draw(folder: Path, title: str = "") -> Path:
     lines = read_metrics(folder / FILE)
     unit = "bits per byte" if any("bits_per_byte" in line for line in lines) else "loss in nats"
     key = "bits_per_byte" if unit == "bits per byte" else "loss"
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    figure = Figure(figsize=(8, 4.5), dpi=120)
+    figure.subplots_adjust(left=0.1, right=0.98, bottom=0.12, top=0.93)  # to fit them would take as long as to draw
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for kind, style in (("train", {"linewidth": 1.0}), ("valid", {"marker": "o", "markersize": 3}), ("test", {"marker": "*"})):
