@@ -19,7 +19,7 @@ import torch
 from lutetia.cli.build import TABULAR_BITS
 from lutetia.cli.build_data import Measured
 from lutetia.cli.build_tables import Refit, kept_tables, tables_that_fit
-from lutetia.training import Boosting, Rows, Shape, fit_tabular
+from lutetia.training import Boosting, Shape, TabularRows, fit_tabular
 from results import Row, finish, options_of, progress, result, table
 from tabular_data import Set, load_set
 
@@ -34,7 +34,7 @@ def measure(data: Set, settings: Boosting) -> Row:
     place = np.arange(len(data.y)) % FOLDS
     fit, test = place != 0, place == 0
     n_classes, n_columns = int(data.y.max()) + 1, data.x.shape[1]
-    rows = Rows(data.x[fit], data.y[fit], np.ones(fit.sum(), np.float32))
+    rows = TabularRows(data.x[fit], data.y[fit], np.ones(fit.sum(), np.float32))
     model, _ = fit_tabular(rows, Shape(n_classes, (0,) * n_columns, (n_columns,)), settings)
     x, y = torch.from_numpy(data.x[test]), torch.from_numpy(data.y[test])
     fitted = (torch.from_numpy(rows.x), torch.from_numpy(rows.y))

@@ -55,7 +55,7 @@ def real() -> report.Story:
         [report.strip(writer, "def f(x):\n  ré", begin=4, title="One line")],
         report.circuit(net.graph, x=net.quantise(x[:3]), checks=checks, said="In whole numbers."),
         [report.PartFlow("one input", forward, "Forward."), report.PartFlow("three bytes", writing)],
-        [report.Table(("what", "ratio"), [("forward", 5.25), ("backward", 3.0)], "In one run.", "Ratios")],
+        [report.CellTable(("what", "ratio"), [("forward", 5.25), ("backward", 3.0)], "In one run.", "Ratios")],
         report.machine(),
         report.reading(model, x[0], said="One table, one input."),
     )
@@ -65,8 +65,8 @@ def hostile(text: str) -> report.Story:
     """Every text that a story can hold, the same."""
     detector = report.Detector(0, [(0, 1)], [True], 1, [0.5, -0.25], 0.75, [text, text])
     decision = report.Decision([0.0, 1.0], 0, [1.0, 0.0], {text: [1.0, -1.0]}, detectors=[detector], label=1)
-    wave = report.Waveform([report.Signal(text, [(0, 1, text)]), report.Signal(text, [(0, 1, "1")], True)], 1, text)
-    table = report.Table((text, text), [(text, 1)], text, text)
+    wave = report.Waveform([report.WaveLine(text, [(0, 1, text)]), report.WaveLine(text, [(0, 1, "1")], True)], 1, text)
+    table = report.CellTable((text, text), [(text, 1)], text, text)
     parts = [report.Part(text, text, (), 2, 3, text), report.Part(text, text, (0,), 1, 1, text)]
     with record() as flow, flow_step(text, inputs={"x": torch.ones(2)}) as step:
         step.outputs(y=torch.ones(2))

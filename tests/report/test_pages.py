@@ -104,7 +104,7 @@ def test_odd_curves_are_drawn(values: list[float]) -> None:
         (report.Story(decided=report.Decisions((3,), [report.Decision([1.0], 0, [1.0], {})])), "the values of a decision is"),
         (report.Story(strips=[report.Strip("s", ["a", "b"], {2: [1.0, 2.0]})]), "a place of a strip is 2, expected 1 to 1"),
         (report.Story(strips=[report.Strip("s", ["a", "b"], {1: []})]), "the relevance for the token at 1 is '0 long'"),
-        (report.Story(speed=[report.Table(("a",), [("b", 2)])]), "a row of a table is '2 long', expected a length of 1"),
+        (report.Story(speed=[report.CellTable(("a",), [("b", 2)])]), "a row of a table is '2 long', expected a length of 1"),
         (report.Story(circuit=report.Circuit([report.Part("sum", sources=(0,))])), r"the sources of part 0 is \(0,\)"),
     ],
 )

@@ -12,13 +12,13 @@ from lutetia.models import Tabular
 from lutetia.training.boosting import Boosting
 from lutetia.training.table_refit import HELD, SEED, refit_tables, try_refit
 from lutetia.training.table_run import measure
-from lutetia.training.tabular import Rows, Shape, fit_tabular
+from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 SETTINGS = Boosting(n_tables=60, n_anchors=3, candidates=16, rate=0.03)
 
 
-def fitted(x: np.ndarray, y: np.ndarray, settings: Boosting, n_classes: int) -> tuple[Tabular, Rows]:
-    rows = Rows(x.astype(np.float64), y, np.ones(len(y), np.float32))
+def fitted(x: np.ndarray, y: np.ndarray, settings: Boosting, n_classes: int) -> tuple[Tabular, TabularRows]:
+    rows = TabularRows(x.astype(np.float64), y, np.ones(len(y), np.float32))
     model, _ = fit_tabular(rows, Shape(n_classes, (0,) * x.shape[1], (x.shape[1],)), settings)
     return model, rows
 
@@ -65,7 +65,7 @@ def test_the_rows_that_decide_are_in_neither_fit() -> None:
     right = (trial.cut, trial.again)
     other = y.copy()
     other[held] = (other[held] + 1) % 10
-    moved = try_refit(model, Rows(rows.x, other, rows.weight), 40, SETTINGS)
+    moved = try_refit(model, TabularRows(rows.x, other, rows.weight), 40, SETTINGS)
     assert moved is not None
     assert max(moved.cut, moved.again) <= 1 - min(right)
 

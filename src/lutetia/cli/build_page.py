@@ -9,7 +9,7 @@ from typing import Any
 from lutetia import report as pages
 from lutetia.cli.build_screen import unseen_text
 from lutetia.precompute import page_title
-from lutetia.report import Check, Circuit, Decision, Decisions, Part, Story, Table, VotingCircuit
+from lutetia.report import CellTable, Check, Circuit, Decision, Decisions, Part, Story, VotingCircuit
 
 MOST_PARTS = 200  # that are drawn
 SAID = "Samples flow downwards. Every link carries data, valid and ready; the number beside it is its width in bits."
@@ -103,11 +103,11 @@ def _parts(report: dict[str, Any]) -> list[Part]:
     ]
 
 
-def _costs(report: dict[str, Any]) -> Table:
+def _costs(report: dict[str, Any]) -> CellTable:
     names = ("number", "kind", "name", "channels", "bits", "tables", "lookups", "widest", "table_bits", "luts", "flip_flops")
     heads = ("node", *names[1:8], "table bits", "LUTs", "flip-flops")
     rows = [[node[name] for name in names] for node in report["graph"]]
-    return Table(heads, rows, "Bounds and estimates before synthesis.", "What each part costs")
+    return CellTable(heads, rows, "Bounds and estimates before synthesis.", "What each part costs")
 
 
 def _checks(report: dict[str, Any]) -> list[Check]:
@@ -141,7 +141,7 @@ def _left_out(reasons: dict[str, str], step: str) -> str:
     return f"not run: {reasons[step]}" if reasons.get(step) else "not run"
 
 
-def _tables(report: dict[str, Any]) -> list[Table]:
+def _tables(report: dict[str, Any]) -> list[CellTable]:
     widths: dict[int, list[int]] = defaultdict(list)
     for table in report["tables"]:
         widths[table["address_bits"]].append(sum(table["outputs"]))
@@ -150,9 +150,9 @@ def _tables(report: dict[str, Any]) -> list[Table]:
     stages = (report["synthesis"] or {}).get("stages", {})
     said = "Counted after synthesis. A stage is the logic between two registers."
     return [
-        *([Table(("stage", "LUTs"), list(stages.items()), said, "LUTs by stage")] if stages else []),
-        Table(("address", "rows", "bits per row", "different tables"), sizes, "", "Tables by size"),
-        Table(("step", "time, or why it was not run"), steps, "", "Steps of the build"),
+        *([CellTable(("stage", "LUTs"), list(stages.items()), said, "LUTs by stage")] if stages else []),
+        CellTable(("address", "rows", "bits per row", "different tables"), sizes, "", "Tables by size"),
+        CellTable(("step", "time, or why it was not run"), steps, "", "Steps of the build"),
     ]
 
 

@@ -11,7 +11,7 @@ from lutetia.cli.build_data import Measured
 from lutetia.cli.guard import UsageError
 from lutetia.models import Tabular
 from lutetia.precompute import LUTNetwork
-from lutetia.training import Boosting, RefitTrial, Rows, refit_tables, try_refit
+from lutetia.training import Boosting, RefitTrial, TabularRows, refit_tables, try_refit
 
 MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
 FEWER = (2, 4, 8)  # parts of the tables that are measured, too
@@ -79,7 +79,7 @@ def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured
     if n_tables == model.config.n_tables or model.config.core == "gates":
         return cut
     x, y = (part.numpy() for part in data.train)
-    rows = Rows(x, y, np.ones(len(y), np.float32))
+    rows = TabularRows(x, y, np.ones(len(y), np.float32))
     trial = None if refit.always else try_refit(model, rows, n_tables, refit.settings)
     if trial is not None and not trial.gains:
         return cut._replace(trial=trial)

@@ -19,7 +19,7 @@ from lutetia.files import filling, read_text, write_atomically
 if TYPE_CHECKING:
     from lutetia.demo.learn import Digits
     from lutetia.models import LUTTransformer
-    from lutetia.report import Circuit, Decisions, PartFlow, Reading, Strip, Table, Training, Writing
+    from lutetia.report import CellTable, Circuit, Decisions, PartFlow, Reading, Strip, Training, Writing
 
 
 PAGE = "report.html"
@@ -42,7 +42,7 @@ class Context:
     strips: list[Strip] = field(default_factory=list)
     circuit: Circuit | None = None
     flows: list[PartFlow] = field(default_factory=list)
-    speed: list[Table] = field(default_factory=list)
+    speed: list[CellTable] = field(default_factory=list)
     figures: dict[str, str] = field(default_factory=dict)
 
 

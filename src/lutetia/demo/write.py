@@ -10,7 +10,7 @@ from lutetia import models, training
 from lutetia.demo.learn import metric, trained
 from lutetia.demo.telling import Context, Told
 from lutetia.models import LUTTransformer, SoftmaxAttention
-from lutetia.report import Curve, PartFlow, Table, Training, Writing
+from lutetia.report import CellTable, Curve, PartFlow, Training, Writing
 
 STEPS = 600  # half a minute on two cores: enough for words and indentation, not for meaning
 NGRAMS: dict[str, Any] = {"ngrams": [2, 3, 4], "ngram_word": True, "ngram_rows": 8192, "ngram_width": 32}
@@ -40,7 +40,7 @@ def tell(context: Context) -> Told:
     rows = [("with the index cache", f"{cached * 1e3:.2f}", "1.0x"),
             ("recomputing the context for each byte", f"{plain * 1e3:.2f}", f"{plain / cached:.1f}x")]  # fmt: skip
     note = f"Measured on this machine, one text at a time. The second row is the mean of the last {PLAIN} bytes."
-    context.speed.append(Table(("how", "ms per byte", "relative time"), rows, note, "Generating text"))
+    context.speed.append(CellTable(("how", "ms per byte", "relative time"), rows, note, "Generating text"))
     bits = summary["valid"]["bits_per_byte"]
     context.figures["per letter of unseen Python; guessing takes 8"] = f"{bits:.2f} bits"
     return Told(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lutetia.report.reasons import decide, decisions, first_tables, input_texts, strip, token_names
     from lutetia.report.reasons import detectors as deciding_detectors
     from lutetia.report.story import (
+        CellTable,
         Check,
         Circuit,
         Curve,
@@ -36,17 +37,17 @@ if TYPE_CHECKING:
         Part,
         PartFlow,
         Reading,
-        Signal,
         Story,
         Strip,
-        Table,
         Training,
         VotingCircuit,
         Waveform,
+        WaveLine,
         Writing,
     )
 
 __all__ = [
+    "CellTable",
     "Check",
     "Circuit",
     "Curve",
@@ -56,12 +57,11 @@ __all__ = [
     "Part",
     "PartFlow",
     "Reading",
-    "Signal",
     "Story",
     "Strip",
-    "Table",
     "Training",
     "VotingCircuit",
+    "WaveLine",
     "Waveform",
     "Writing",
     "circuit",
@@ -88,6 +88,6 @@ __getattr__, __dir__ = lazy_door(
         "reasons": "compared_inputs=compared decide deciding_detectors=detectors"
         " decisions first_tables input_texts strip token_names",
         "story": "Check Circuit Curve Decision Decisions Detector Part PartFlow"
-        " Reading Signal Story Strip Table Training VotingCircuit Waveform Writing",
+        " Reading WaveLine Story Strip CellTable Training VotingCircuit Waveform Writing",
     },
 )

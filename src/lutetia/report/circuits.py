@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from lutetia.errors import check_range, check_tensor, fail
-from lutetia.report.story import Check, Circuit, Part, Signal, Table, Waveform
+from lutetia.report.story import CellTable, Check, Circuit, Part, Waveform, WaveLine
 
 if TYPE_CHECKING:
     from lutetia.precompute import Graph
@@ -57,13 +57,13 @@ def _tables(tables: int, lookups: int) -> str:
     return many if tables == lookups else f"{many}, {lookups:,} lookups"
 
 
-def _cost_table(costs: object, k: int) -> Table:
+def _cost_table(costs: object, k: int) -> CellTable:
     columns = ("node", "kind", "channels", "bits", "tables", "widest", "table bits", f"LUT{k}", "FF")
     rows: list[Sequence[str | int | float]] = []
     for row in costs.rows:  # type: ignore[attr-defined]
         name = f"{row.node} {row.name}".strip()
         rows.append((name, row.kind, row.channels, row.bits, row.tables, row.widest, row.table_bits, row.luts, row.flip_flops))
-    return Table(columns, rows, "LUTs are bounds and estimates made without synthesis.", "What each node needs")
+    return CellTable(columns, rows, "LUTs are bounds and estimates made without synthesis.", "What each node needs")
 
 
 def waveform(graph: Graph, x: Tensor) -> Waveform:
@@ -84,20 +84,20 @@ def waveform(graph: Graph, x: Tensor) -> Waveform:
     frames, last = len(x), arrival[graph.output]
     cycles = last + frames + 1
     signals = [
-        Signal("clk", [(c + half, c + half + 0.5, str(int(not half))) for c in range(cycles) for half in (0.0, 0.5)], True)
+        WaveLine("clk", [(c + half, c + half + 0.5, str(int(not half))) for c in range(cycles) for half in (0.0, 0.5)], True)
     ]
     signals.append(_valid("in_valid", 0, frames, cycles))
     for number, (node, begin, carried) in enumerate(zip(graph.nodes, arrival, values, strict=True)):
         spans = [(float(begin + frame), float(begin + frame + 1), _word(row, node.edge)) for frame, row in enumerate(carried)]
-        signals.append(Signal(f"{number} {node.kind}", spans))
+        signals.append(WaveLine(f"{number} {node.kind}", spans))
     signals.append(_valid("out_valid", last, frames, cycles))
     one = "1 frame" if frames == 1 else f"{frames} frames"
     return Waveform(signals, cycles, f"{one} through the pipeline; the first answer comes out after {last} cycles.")
 
 
-def _valid(name: str, begin: int, frames: int, cycles: int) -> Signal:
+def _valid(name: str, begin: int, frames: int, cycles: int) -> WaveLine:
     spans = [(0, begin, "0"), (begin, begin + frames, "1"), (begin + frames, cycles, "0")]
-    return Signal(name, [(float(a), float(b), value) for a, b, value in spans if b > a], True)
+    return WaveLine(name, [(float(a), float(b), value) for a, b, value in spans if b > a], True)
 
 
 def _word(row: np.ndarray, edge: object) -> str:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from lutetia._shared.markup import Html, number, tag
-from lutetia.report.story import Curve, Part, Signal, Waveform
+from lutetia.report.story import Curve, Part, Waveform, WaveLine
 
 # ---- curves ----------------------------------------------------------------------------------------------------------
 
@@ -204,14 +204,14 @@ def wave(waveform: Waveform) -> Html:
     )
 
 
-def _told(signal: Signal) -> str:
+def _told(signal: WaveLine) -> str:
     if signal.is_bit:
         high = [f"{a:g} to {b:g}" for a, b, value in signal.spans if value == "1"]
         return f"{signal.name} high in {', '.join(high[:1]) or 'none'}" if signal.name != "clk" else "clk"
     return f"{signal.name} " + ", ".join(value for _, _, value in signal.spans)
 
 
-def _signal(signal: Signal, top: float) -> Html:
+def _signal(signal: WaveLine, top: float) -> Html:
     bottom = top + LINE - 14
     if signal.is_bit:
         points = []

@@ -9,7 +9,7 @@ from lutetia._shared.markup import Html, facts, number, tag, text
 from lutetia._shared.pages import Section
 from lutetia.report import drawing, reading_picture
 from lutetia.report.data import has_votes
-from lutetia.report.story import Check, Circuit, Decisions, PartFlow, Story, Strip, Table, Training, Writing
+from lutetia.report.story import CellTable, Check, Circuit, Decisions, PartFlow, Story, Strip, Training, Writing
 
 
 def sections(story: Story) -> list[Section]:
@@ -193,7 +193,7 @@ def _bytes(count: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
 
 
-def table(given: Table) -> Html:
+def table(given: CellTable) -> Html:
     """A table; columns of numbers are right-aligned."""
     numeric = [all(isinstance(row[at], int | float) for row in given.rows) for at in range(len(given.columns))]
     head = [

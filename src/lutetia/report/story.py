@@ -156,7 +156,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Signal:
+class WaveLine:
     """One line of a waveform: spans (from, to, value) in cycles, in order. Outside them the value is unknown."""
 
     name: str
@@ -168,13 +168,13 @@ class Signal:
 class Waveform:
     """Signals over time, all in cycles."""
 
-    signals: Sequence[Signal]
+    signals: Sequence[WaveLine]
     cycles: int
     said: str = ""
 
 
 @dataclass(frozen=True)
-class Table:
+class CellTable:
     """Rows of cells. Cells are shown as they are; numbers are right-aligned."""
 
     columns: Sequence[str]
@@ -199,10 +199,10 @@ class Circuit:
     parts: Sequence[Part] = ()
     said: str = ""
     facts: Facts = field(default_factory=dict)
-    costs: Table | None = None
+    costs: CellTable | None = None
     checks: Sequence[Check] = ()
     waveform: Waveform | None = None
-    tables: Sequence[Table] = ()  # further ones, below
+    tables: Sequence[CellTable] = ()  # further ones, below
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,6 @@ class Story:
     strips: Sequence[Strip] = ()
     circuit: Circuit | None = None
     flows: Sequence[PartFlow] = ()
-    speed: Sequence[Table] = ()
+    speed: Sequence[CellTable] = ()
     machine: Facts = field(default_factory=dict)
     reading: Reading | None = None  # the first picture

@@ -17,7 +17,7 @@ from lutetia.models import Tabular, in_run, load, read_config, save
 from lutetia.sklearn.columns import find_categories, is_frame, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
-from lutetia.training import Rows, Shape, add_table_scores
+from lutetia.training import Shape, TabularRows, add_table_scores
 
 if TYPE_CHECKING:
     from lutetia.precompute import Build
@@ -104,20 +104,20 @@ class TabularEstimator(BaseEstimator):
             raise ValueError("sample_weight is zero for every sample, expected a positive weight for some")
         return weight.astype(np.float32)
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Rows:
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TabularRows:
         """What fit was given, checked; classes become numbers."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         matrix = self._matrix(X, reset=True)
         check_consistent_length(matrix, y)
         target = self._target(y, reset=True)
-        rows = Rows(matrix, target, self._weights(sample_weight, matrix))
+        rows = TabularRows(matrix, target, self._weights(sample_weight, matrix))
         return rows
 
     def _target(self, y: Any, reset: bool = False) -> Array:
         raise NotImplementedError
 
-    def _held_out(self, rows: Rows, eval_set: Any) -> tuple[Rows, Rows | None]:
+    def _held_out(self, rows: TabularRows, eval_set: Any) -> tuple[TabularRows, TabularRows | None]:
         """The rows to fit and those to validate on: what was given, or with early stopping a part of the training data."""
         if eval_set is not None:
             pairs = eval_set if isinstance(eval_set, list) else [eval_set]
@@ -126,7 +126,7 @@ class TabularEstimator(BaseEstimator):
             matrix = self._matrix(pairs[0][0])
             target = self._target(pairs[0][1])
             check_consistent_length(matrix, target)
-            return rows, Rows(matrix, target, np.ones(len(matrix), np.float32))
+            return rows, TabularRows(matrix, target, np.ones(len(matrix), np.float32))
         if not self._stops_early(len(rows.y)):
             return rows, None
         random = np.random.default_rng(self._seed())
@@ -134,7 +134,7 @@ class TabularEstimator(BaseEstimator):
         if not 0 < self.validation_fraction < 1 or count >= len(rows.y):
             raise ValueError(f"validation_fraction is {self.validation_fraction}, expected to leave samples on both sides")
         order = random.permutation(len(rows.y))
-        parts = [Rows(rows.x[part], rows.y[part], rows.weight[part]) for part in (order[count:], order[:count])]
+        parts = [TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in (order[count:], order[:count])]
         return parts[0], parts[1]
 
     def _stops_early(self, n_samples: int) -> bool:
@@ -244,7 +244,7 @@ class TabularEstimator(BaseEstimator):
 
     # ---- folders -----------------------------------------------------------------------------------------------------
 
-    def _describe_data(self, rows: Rows) -> dict[str, Any]:
+    def _describe_data(self, rows: TabularRows) -> dict[str, Any]:
         """The metadata of the model: names, ranges, categories."""
         low, high = (np.nan_to_num(end(rows.x, 0)).tolist() for end in (np.nanmin, np.nanmax))
         categories = {str(number): [_plain(each) for each in values] for number, values in self.categories_.items()}

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params
-from lutetia.training import Boosting, RefitTrial, Rows, fit_tabular, refit_tables, try_refit
+from lutetia.training import Boosting, RefitTrial, TabularRows, fit_tabular, refit_tables, try_refit
 
 PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
     "n_tables": (int, 1, np.inf),
@@ -34,7 +34,7 @@ TABLES_OF_FEW = 250  # at most, where early_stopping="auto" finds too few sample
 class BoostedEstimator(TabularEstimator):
     """What classifier and regressor have in common: how their tables are fitted."""
 
-    def _fit(self, rows: Rows, n_classes: int, eval_set: Any) -> None:
+    def _fit(self, rows: TabularRows, n_classes: int, eval_set: Any) -> None:
         settings = self._boosting(eval_set, len(rows.y))
         own, valid = self._held_out(rows, eval_set)
         with self._progress(self.n_tables) as each:
@@ -65,7 +65,7 @@ class BoostedEstimator(TabularEstimator):
     def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
         """The first tables as a model, fitted again to X and y if that helps on held-out samples; and the trial."""
         matrix = self._matrix(X)
-        rows = self._weighted(Rows(matrix, self._target(y), self._weights(None, matrix)))
+        rows = self._weighted(TabularRows(matrix, self._target(y), self._weights(None, matrix)))
         check_consistent_length(rows.x, rows.y)
         first = self.model_.first(n_tables)
         if n_tables == self.n_tables_:
@@ -76,7 +76,7 @@ class BoostedEstimator(TabularEstimator):
             return first, trial
         return refit_tables(self.model_, rows, n_tables, self.n_tables_ - n_tables, settings), trial
 
-    def _weighted(self, rows: Rows) -> Rows:
+    def _weighted(self, rows: TabularRows) -> TabularRows:
         return rows
 
     def _most_codes(self) -> int:
@@ -108,12 +108,12 @@ class ClassifierTarget(ClassifierMixin):
             raise ValueError(f"y of eval_set holds the class {unknown.tolist()[0]!r}, which is not in the training data")
         return np.searchsorted(self.classes_, y).astype(np.int64)
 
-    def _weighted(self, rows: Rows) -> Rows:
+    def _weighted(self, rows: TabularRows) -> TabularRows:
         """The rows with class_weight in their weights."""
         if self.class_weight is None:
             return rows
         factors = _class_factors(self.class_weight, self.classes_, rows)
-        return Rows(rows.x, rows.y, (rows.weight * factors[rows.y]).astype(np.float32))
+        return TabularRows(rows.x, rows.y, (rows.weight * factors[rows.y]).astype(np.float32))
 
     def _describe_target(self) -> dict[str, Any]:
         names = [str(name) for name in self.classes_]
@@ -258,7 +258,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         return {"task": "regression"}
 
 
-def _class_factors(wanted: Any, classes: Array, rows: Rows) -> Array:
+def _class_factors(wanted: Any, classes: Array, rows: TabularRows) -> Array:
     """The factor of each class, [n_classes]; "balanced" counts samples by their weights."""
     if isinstance(wanted, str) and wanted == "balanced":
         held = np.bincount(rows.y, rows.weight, len(classes))

@@ -12,7 +12,7 @@ from lutetia.models import TOP_CODE, Gates, Votes, check_sizes
 from lutetia.sklearn.base import TabularEstimator
 from lutetia.sklearn.boosted import ClassifierTarget
 from lutetia.sklearn.checks import check_params
-from lutetia.training import Rows, Shaping, encode_rows, fit, make_tabular
+from lutetia.training import Shaping, TabularRows, encode_rows, fit, make_tabular
 
 JUDGED = 4096  # samples that tables are judged by before some are pruned
 
@@ -95,7 +95,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
         top = min(TOP_CODE, max(2, int(tops.max())))
         return tuple(np.unique(np.linspace(0, top - 1, self.n_thresholds + 1).astype(int)).tolist())
 
-    def _train(self, rows: Rows, valid: Rows | None, seed: int) -> None:
+    def _train(self, rows: TabularRows, valid: TabularRows | None, seed: int) -> None:
         core = self.model_.core
         assert isinstance(core, Votes)
         x = self._inputs(rows)
@@ -119,7 +119,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
             )
         self.n_iter_, self.losses_ = history["epochs"], history["losses"]
 
-    def _inputs(self, rows: Rows) -> torch.Tensor:
+    def _inputs(self, rows: TabularRows) -> torch.Tensor:
         codes = self.model_.encoding.codes(rows.x, self._threads())
         return torch.from_numpy(np.ascontiguousarray(codes.T)).float()
 

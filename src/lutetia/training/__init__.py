@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from lutetia.training.tables import Cells, is_number, label_column, read_cells
     from lutetia.training.tables import class_names as labels_of
     from lutetia.training.tables import numbers as numeric_columns
-    from lutetia.training.tabular import Rows, Shape, encode_rows, fit_tabular
+    from lutetia.training.tabular import Shape, TabularRows, encode_rows, fit_tabular
     from lutetia.training.tabular import make_model as make_tabular
     from lutetia.training.task import context_of, metrics_of
     from lutetia.training.task import told as metrics_text
@@ -100,7 +100,7 @@ __getattr__, __dir__ = lazy_door(
         "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config measure_tabular=measure"
         " open_table train_table",
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
-        "tabular": "Rows Shape encode_rows fit_tabular make_tabular=make_model",
+        "tabular": "TabularRows Shape encode_rows fit_tabular make_tabular=make_model",
         "task": "context_of metrics_of metrics_text=told",
     },
 )

@@ -11,7 +11,7 @@ import torch
 from lutetia.models import Tabular
 from lutetia.training.boosting import Boosting, refit
 from lutetia.training.table_run import measure
-from lutetia.training.tabular import BASE_TABLES, Rows, Shape, fit_tabular
+from lutetia.training.tabular import BASE_TABLES, Shape, TabularRows, fit_tabular
 
 HELD = 5  # one row in five is held out
 SEED = 0  # of the rows held out: the same choice each time
@@ -43,7 +43,7 @@ class Trial:
         }
 
 
-def refit_tables(model: Tabular, rows: Rows, n_tables: int, rounds: int, settings: Boosting) -> Tabular:
+def refit_tables(model: Tabular, rows: TabularRows, n_tables: int, rounds: int, settings: Boosting) -> Tabular:
     """The first `n_tables` of a model as a model whose rows are fitted again to some rows of data, in `rounds`."""
     codes = model.encoding.codes(rows.x.reshape(len(rows.y), -1), settings.threads)
     kept = model.first(n_tables)
@@ -53,7 +53,7 @@ def refit_tables(model: Tabular, rows: Rows, n_tables: int, rounds: int, setting
     return kept
 
 
-def try_refit(model: Tabular, rows: Rows, n_tables: int, settings: Boosting) -> Trial | None:
+def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosting) -> Trial | None:
     """Fit this many tables to four fifths of the training rows, as the model was fitted, then refit them, and compare on the last
     fifth. The model itself cannot be used: it has seen all rows. None if there are too few rows.
     """
@@ -62,7 +62,7 @@ def try_refit(model: Tabular, rows: Rows, n_tables: int, settings: Boosting) -> 
     held, own = order[:count], order[count:]
     if not count or (not model.is_regression and len(np.unique(rows.y[own])) < 2):
         return None
-    some = Rows(rows.x.reshape(len(order), -1)[own], rows.y[own], rows.weight[own])
+    some = TabularRows(rows.x.reshape(len(order), -1)[own], rows.y[own], rows.weight[own])
     fresh, _ = fit_tabular(some, _shape(model), replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None))
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
     key = "rmse" if model.is_regression else "accuracy"

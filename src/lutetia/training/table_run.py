@@ -29,7 +29,7 @@ from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.folder import RunFolder
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.table_files import TASKS, LearningTable, find_target, make_table, numbers_rows, read_table_file
-from lutetia.training.tabular import Rows, Shape, fit_tabular
+from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 Array = np.ndarray[Any, Any]
 MODEL = Path("checkpoints") / "best"
@@ -139,7 +139,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> d
     )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
-    rows = Rows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
+    rows = TabularRows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
     settings = Boosting(**dataclasses.asdict(config.fit), threads=torch.get_num_threads())
     own, held = (rows, None) if config.fit.patience is None else _hold_out(rows, config)
     model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
@@ -165,7 +165,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> d
     return summary
 
 
-def _hold_out(rows: Rows, config: TableConfig) -> tuple[Rows, Rows]:
+def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, TabularRows]:
     """The rows to fit, and those that decide when to stop: the last tenth, since the rows are already shuffled."""
     count = len(rows.y) - len(rows.y) // HELD
     if count == len(rows.y):
@@ -173,7 +173,7 @@ def _hold_out(rows: Rows, config: TableConfig) -> tuple[Rows, Rows]:
             f"{config.data.path}: fit.patience is {config.fit.patience} and there are {len(rows.y)} rows to fit, expected {HELD}"
         )
     parts = (slice(None, count), slice(count, None))
-    own, held = (Rows(rows.x[part], rows.y[part], rows.weight[part]) for part in parts)
+    own, held = (TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in parts)
     return own, held
 
 
@@ -190,7 +190,7 @@ def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) ->
     return {"loss": float(missing), "rmse": float(missing.sqrt()), "r2": float(1 - missing / spread) if spread > 0 else 0.0}
 
 
-def _metadata(table: LearningTable, rows: Rows, config: TableConfig) -> dict[str, Any]:
+def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
     low, high = np.nan_to_num(np.nanmin(rows.x, 0)), np.nan_to_num(np.nanmax(rows.x, 0))
     image = len(table.input_shape) > 1
     known: dict[str, Any] = {

@@ -16,7 +16,7 @@ BASE_TABLES = 32  # share what all rows have in common: this many tables or more
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TabularRows:
     """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]."""
 
     x: Array
@@ -39,29 +39,29 @@ class Shape:
     input_shape: tuple[int, ...]
 
 
-def encode_rows(rows: Rows, shape: Shape, most_codes: int = TOP_CODE) -> Encoding:
+def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE) -> Encoding:
     """The encoding learned from rows."""
     target = np.eye(shape.n_classes)[rows.y] if shape.n_classes > 1 and any(shape.n_categories) else rows.y[:, None]
     return fit_encoding(Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories)), most_codes)
 
 
 def fit_tabular(
-    rows: Rows,
+    rows: TabularRows,
     shape: Shape,
     settings: Boosting,
     *,
     most_codes: int = TOP_CODE,
-    valid: Rows | None = None,
+    valid: TabularRows | None = None,
     each: Each | None = None,
 ) -> tuple[Tabular, Boosted]:
     """Fit a model of tables to rows; returns it with the losses during the fit."""
     scale, offset = _units(rows, shape)
-    own = Rows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
+    own = TabularRows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)
     codes = encoding.codes(rows.x, settings.threads)
     held = None
     if valid is not None:
-        target = Rows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
+        target = TabularRows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes))
     fitted = boost(codes, encoding.tops(), own.goal(shape.n_classes), settings, valid=held, each=each)
     base = fitted.base * scale + offset if shape.n_classes == 1 else fitted.base
@@ -84,7 +84,7 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
     return model
 
 
-def _units(rows: Rows, shape: Shape) -> tuple[float, float]:
+def _units(rows: TabularRows, shape: Shape) -> tuple[float, float]:
     """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes."""
     if shape.n_classes > 1:
         return 1.0, 0.0

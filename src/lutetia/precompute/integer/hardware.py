@@ -18,7 +18,7 @@ from lutetia.errors import DataError, JobError, MissingFeatureError, check_choic
 from lutetia.files import path_of, read_json, read_text
 from lutetia.precompute.integer.language import IntegerTransformer, check_prompt
 from lutetia.precompute.integer.sampling import Draws
-from lutetia.precompute.integer.verilog_language import Layout, bench_text, core_files
+from lutetia.precompute.integer.verilog_language import CoreLayout, bench_text, core_files
 from lutetia.precompute.tools.find import HOW, find_tool, missing, require_program, run_program, run_yosys, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
 from lutetia.precompute.tools.place import Placement, PlaceOptions, route
@@ -54,11 +54,11 @@ class LanguageHardware:
     temperature: float | None = None  # of a core that can draw
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> CoreLayout:
         """Where everything is stored, and how many cycles it takes."""
         if self.model is None:
             fail("model", None, "hardware made from a model: one read from a folder has only its files")
-        return Layout(self.model, self.detectors_per_cycle, self.temperature)
+        return CoreLayout(self.model, self.detectors_per_cycle, self.temperature)
 
     def generate(self, prompt: bytes, n: int, *, seed: int | None = None, tool: str | None = None, stalls: bool = False) -> bytes:
         """The n bytes that the simulated core writes after a prompt: the best, or with a `seed` drawn."""
@@ -200,7 +200,7 @@ def emit_language(
     model: IntegerTransformer, detectors_per_cycle: int = DETECTORS, temperature: float | None = None
 ) -> LanguageHardware:
     """The core of a model, which compares and fetches this many detectors per cycle; with a temperature it can sample."""
-    layout = Layout(model, detectors_per_cycle, temperature)
+    layout = CoreLayout(model, detectors_per_cycle, temperature)
     return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model, temperature)
 
 

@@ -30,7 +30,7 @@ TO_CELLS, TO_SUMS = 4, 8  # stages behind the last group, until its cells are kn
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class CoreLayout:
     """Where everything is stored: the model, detectors per cycle, and the sampling temperature."""
 
     model: IntegerTransformer
@@ -115,7 +115,7 @@ def bits_for(count: int) -> int:
     return max(1, (count - 1).bit_length())
 
 
-def core_files(layout: Layout) -> dict[str, str]:
+def core_files(layout: CoreLayout) -> dict[str, str]:
     """The Verilog and the contents of its memories."""
     text = template("core.v")
     pieces = {
@@ -151,7 +151,7 @@ def template(name: str) -> str:
 # ---- pieces of the core ----------------------------------------------------------------------------------------------
 
 
-def _parameters(layout: Layout) -> str:
+def _parameters(layout: CoreLayout) -> str:
     model, attention, last = layout.model, layout.attention[0], layout.model.unembedding
     widths = model.widths()
     cell = 2 * attention.anchors.shape[1] + attention.position_bits
@@ -191,12 +191,12 @@ def _constant(name: str, numbers: list[int], bits: int) -> str:
     return f"    localparam [{len(numbers) * bits - 1}:0] {name} = {len(numbers) * bits}'h{word:x};\n"
 
 
-def _sides(layout: Layout) -> list[list[int]]:
+def _sides(layout: CoreLayout) -> list[list[int]]:
     """The channels that each side of a bank's pairs reads, in any layer: few of all, so that choosing one takes few gates."""
     return [sorted(set(side)) for side in _anchor_rows(layout).T.tolist()]
 
 
-def _layer_choices(layout: Layout) -> str:
+def _layer_choices(layout: CoreLayout) -> str:
     """Bases of memories, shifts and gains, by part and layer."""
     n = len(layout.model.blocks)
     shifts = _shift_values(layout)
@@ -229,7 +229,7 @@ def _layer_choices(layout: Layout) -> str:
     return "\n".join([*lines, "        endcase", "    end", *ends, ""])
 
 
-def _draw(layout: Layout) -> str:
+def _draw(layout: CoreLayout) -> str:
     """The circuit that samples the next byte, or constant wires if there is none."""
     if layout.temperature is None:
         return "    wire wants_draw = 0, drawn = 0;\n    wire [7:0] drawn_byte = 0;"
@@ -243,11 +243,11 @@ def _draw(layout: Layout) -> str:
         .write_score(candidate), .best(best), .go(state == DRAW), .done(drawn), .chosen(drawn_byte));"""
 
 
-def _shift_values(layout: Layout) -> list[int]:
+def _shift_values(layout: CoreLayout) -> list[int]:
     return sorted({layer.shift for layer in layout.layers[:-1]})
 
 
-def _shifts(layout: Layout) -> str:
+def _shifts(layout: CoreLayout) -> str:
     shifts = _shift_values(layout)
     labels = [*map(str, range(len(shifts) - 1)), "default"]
     return "\n".join(
@@ -255,7 +255,7 @@ def _shifts(layout: Layout) -> str:
     )
 
 
-def _digit(layout: Layout) -> str:
+def _digit(layout: CoreLayout) -> str:
     """One step of a channel's product with its gain, the highest digit first; its three bits: negative, twice, once."""
     if not layout.has_gains:
         return ""
@@ -265,7 +265,7 @@ def _digit(layout: Layout) -> str:
             wire [COMPARED_BITS:0] scaled_x = {raised, 1'b1} + {times ^ {COMPARED_BITS{digit[2]}}, digit[2]};"""
 
 
-def _memories(layout: Layout) -> str:
+def _memories(layout: CoreLayout) -> str:
     attention, last = layout.attention[0], layout.model.unembedding
     lines = []
     if attention.position_bits:
@@ -313,7 +313,7 @@ def _memories(layout: Layout) -> str:
     return "\n".join([*lines, ""])
 
 
-def _bank_memories(layout: Layout, bank: int) -> list[str]:
+def _bank_memories(layout: CoreLayout, bank: int) -> list[str]:
     """The memories of a bank, each with a register behind it, as a block RAM is slow: zeros where another memory was asked."""
     depth = layout.row_bases()[-1]
     names = [f"{bank}_{begin // DEEPEST}" for begin in range(0, depth, DEEPEST)]
@@ -341,7 +341,7 @@ def _bank_memories(layout: Layout, bank: int) -> list[str]:
 # ---- contents of the memories ----------------------------------------------------------------------------------------
 
 
-def _contents(layout: Layout) -> dict[str, str]:
+def _contents(layout: CoreLayout) -> dict[str, str]:
     model = layout.model
     made = {
         "embedding.mem": hex_words(words(_quarters(model.embedding.astype(np.int64)), 16)),
@@ -379,7 +379,7 @@ def hex_words(values: list[int]) -> str:
     return "".join(f"{word:x}\n" for word in values)
 
 
-def _bank_rows(layout: Layout, layer: TableLayer, bank: int) -> Array:
+def _bank_rows(layout: CoreLayout, layer: TableLayer, bank: int) -> Array:
     """The rows of every `detectors`-th detector, zeros past the last: [rows, width]."""
     width, n_rows = layout.model.width, layer.numbers.shape[1]
     own = layer.numbers[bank :: layout.detectors].astype(np.int64)
@@ -392,7 +392,7 @@ def _bank_rows(layout: Layout, layer: TableLayer, bank: int) -> Array:
     return wide.reshape(-1, width)
 
 
-def _anchor_rows(layout: Layout) -> Array:
+def _anchor_rows(layout: CoreLayout) -> Array:
     """The channels of both sides of every pair, by layer and group; 0 where there is no pair: int [anchor rows, sides]."""
     pairs = max(layer.anchors.shape[1] for layer in layout.layers)
     rows = []
@@ -403,14 +403,14 @@ def _anchor_rows(layout: Layout) -> Array:
     return np.concatenate(rows)
 
 
-def _anchor_words(layout: Layout) -> list[int]:
+def _anchor_words(layout: CoreLayout) -> list[int]:
     """Each channel of `_anchor_rows` as its number among those of its side."""
     sides = _sides(layout)
     chosen = [np.searchsorted(side, column) for side, column in zip(sides, _anchor_rows(layout).T, strict=True)]
     return words(np.stack(chosen, 1), bits_for(max(map(len, sides))))
 
 
-def _position_words(layout: Layout) -> list[int]:
+def _position_words(layout: CoreLayout) -> list[int]:
     """PE by layer, distance and group, each padded to a power of two."""
     n, context = len(layout.model.blocks), 1 << bits_for(layout.model.context)
     groups = 1 << _group_bits(layout)
@@ -421,11 +421,11 @@ def _position_words(layout: Layout) -> list[int]:
     return words(codes.reshape(-1, layout.detectors), layout.attention[0].position_bits)
 
 
-def _group_bits(layout: Layout) -> int:
+def _group_bits(layout: CoreLayout) -> int:
     return bits_for(max(layout.groups(layer) for layer in layout.layers))
 
 
-def _gain_words(layout: Layout) -> list[int]:
+def _gain_words(layout: CoreLayout) -> list[int]:
     """By layer, part and step: a digit of every gain, the highest first, as three bits: negative, twice, once."""
     n, width = len(layout.model.blocks), layout.model.width
     rows = np.zeros((1 << bits_for(n + 1), 2, 1 << bits_for(GAIN_STEPS + 1), width), dtype=np.int64)

@@ -33,7 +33,7 @@ from lutetia.precompute.tools.hardware import EquivalenceError
 from lutetia.precompute.tools.sat import FEATURE, first_false
 from lutetia.precompute.tools.whole import (
     HOLDING,
-    Finding,
+    Disproof,
     ProofJob,
     combinational,
     elaborate,
@@ -124,7 +124,7 @@ def prove(hardware: Hardware, max_bits: int = 12, *, whole: bool = False, progre
 class _FalseClaim(Exception):
     """A claim that does not hold."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: Disproof) -> None:
         super().__init__(finding.name)
         self.finding = finding
 
@@ -162,18 +162,18 @@ def _proved(
 
 
 def _batch_job(hardware: Hardware, batch: list[ProofClaim], folder: Path) -> ProofJob:
-    def run() -> Finding | None:
+    def run() -> Disproof | None:
         text = "\n".join(_miter(number, claim) for number, claim in enumerate(batch))
         found = first_false(hardware, folder, text, [f"claim{number}" for number in range(len(batch))], "a,y,want", alike=False)
         if found is None:
             return None
         claim, seen = batch[found[0]], found[1]
-        return Finding(claim.name, claim.decoded(seen.get("a", 0)), seen.get("y"), seen.get("want"), claim.node)
+        return Disproof(claim.name, claim.decoded(seen.get("a", 0)), seen.get("y"), seen.get("want"), claim.node)
 
     return ProofJob(f"{len(batch)} stages by SAT", run, tuple(claim.name for claim in batch))
 
 
-def _shown(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> EquivalenceError:
+def _shown(hardware: Hardware, plan: Design, folder: Path, finding: Disproof) -> EquivalenceError:
     """The error for a false claim: where, at which input of that part, and an input of the whole net that shows it."""
     example = {"what": finding.name, "input": finding.input, "found": finding.found, "expected": finding.expected}
     where = "" if finding.input is None else f"at {finding.input} "

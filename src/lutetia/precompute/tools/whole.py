@@ -52,7 +52,7 @@ HOLDING = (Input, Register, Window, Unpack)  # nodes that are not combinational
 
 
 @dataclass(frozen=True)
-class Finding:
+class Disproof:
     """Something that is not what the graph says: where, at which input of that part, and what comes out.
 
     Without `expected`, `found` is a sentence.
@@ -72,7 +72,7 @@ class ProofJob:
     """One part of the proof: what it is, what proves it, and the parts it consists of where these are several."""
 
     name: str
-    run: Callable[[], Finding | None]
+    run: Callable[[], Disproof | None]
     names: tuple[str, ...] = ()
 
 
@@ -104,9 +104,9 @@ def elaborate(hardware: Hardware, folder: Path) -> Netlist:
 def wiring_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
     """The top module."""
 
-    def run() -> Finding | None:
+    def run() -> Disproof | None:
         wrong = wrong_wire(plan, netlist.modules)
-        return None if wrong is None else Finding("the wiring", None, wrong.what, None, wrong.node)
+        return None if wrong is None else Disproof("the wiring", None, wrong.what, None, wrong.node)
 
     yield ProofJob(f"the wiring of {len(plan.graph.nodes)} nodes", run)
 
@@ -151,7 +151,7 @@ def row_jobs(plan: Design) -> Iterator[ProofJob]:
         yield ProofJob("the rows of registers", lambda: _broken_row(plan))
 
 
-def _broken_row(plan: Design) -> Finding | None:
+def _broken_row(plan: Design) -> Disproof | None:
     """Counts the registers of an unfinished row behind each node. Only nodes that pass valid and ready on may be inside."""
     behind: list[int] = []
     for number, node in enumerate(plan.graph.nodes):
@@ -161,9 +161,9 @@ def _broken_row(plan: Design) -> Finding | None:
         behind.append({"first": 1, "middle": before + 1, "last": 0}.get(row, before))
         ends = number == plan.graph.output or plan.branches[number] > 1
         if (before and not inside) or (not before and row in ("middle", "last")) or (behind[-1] and ends):
-            return Finding("a row of registers", None, f"it is not whole at node {number}", None, number)
+            return Disproof("a row of registers", None, f"it is not whole at node {number}", None, number)
         if isinstance(node, Register) and row == "last" and node.depth != before + 2:
-            return Finding("a row of registers", None, f"{before} of them end in a queue of {node.depth} places", None, number)
+            return Disproof("a row of registers", None, f"{before} of them end in a queue of {node.depth} places", None, number)
     return None
 
 
@@ -182,17 +182,17 @@ def too_many_readers(plan: Design) -> list[str]:
 
 
 def _explored(name: str, number: int, netlist: Netlist, module: str, contract: Contract) -> ProofJob:
-    def run() -> Finding | None:
+    def run() -> Disproof | None:
         if module not in netlist.flat:
-            return Finding(name, None, "the top module does not hold it", None, number)
+            return Disproof(name, None, "the top module does not hold it", None, number)
         fault = explore(SymbolicModule(netlist.flat[module]), contract)
         return None if fault is None else _of_fault(name, number, fault)
 
     return ProofJob(name, run)
 
 
-def _of_fault(name: str, number: int, fault: Fault) -> Finding:
-    return Finding(name, {"cycles": list(fault.inputs)}, fault.what, None, number)
+def _of_fault(name: str, number: int, fault: Fault) -> Disproof:
+    return Disproof(name, {"cycles": list(fault.inputs)}, fault.what, None, number)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def table_jobs(plan: Design, netlist: Netlist, max_bits: int | None = None) -> I
             yield ProofJob(name, lambda name=name, number=number, rows=rows: _table(plan, netlist, name, number, rows))  # type: ignore[misc]
 
 
-def _table(plan: Design, netlist: Netlist, name: str, number: int, rows: np.ndarray) -> Finding | None:
+def _table(plan: Design, netlist: Netlist, name: str, number: int, rows: np.ndarray) -> Disproof | None:
     check_time("the proof of tables")
     table = plan.tables[number]
     circuit = read_module(netlist.flat[plan.table(number)])
@@ -232,7 +232,7 @@ def _table(plan: Design, netlist: Netlist, name: str, number: int, rows: np.ndar
     node = next(at for at, each in enumerate(plan.graph.nodes) if table.key in {own.key for own in getattr(each, "tables", ())})
     faulty = _with_rows(plan.graph, table, rows, bits)
     silent = "" if read else "no lookup reads this row, as one bit would have to be both 0 and 1"
-    return Finding(name, first_use(plan, table)(int(rows[row])), _word(bits[row]), _word(wanted[row]), node, faulty, silent)
+    return Disproof(name, first_use(plan, table)(int(rows[row])), _word(bits[row]), _word(wanted[row]), node, faulty, silent)
 
 
 def _can_read(address: int, lookup: Lookup) -> bool:
@@ -312,7 +312,7 @@ def sum_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
             yield ProofJob(name, lambda name=name, number=number, node=node: _sum(plan, netlist, name, number, node))  # type: ignore[misc]
 
 
-def _sum(plan: Design, netlist: Netlist, name: str, number: int, node: Sum) -> Finding | None:
+def _sum(plan: Design, netlist: Netlist, name: str, number: int, node: Sum) -> Disproof | None:
     (edge,) = plan.edges(node)
     module = netlist.flat[plan.module(number)]
     algebra = LinearModule(module)
@@ -332,10 +332,10 @@ def _sum(plan: Design, netlist: Netlist, name: str, number: int, node: Sum) -> F
                 wanted[net] = wanted.get(net, 0) + sign * coefficient * 2**bit
         if low < domain.low or high > domain.high:
             reason = f"sum {output} lies in {low} to {high}, beyond {domain.low} to {domain.high}"
-            return Finding(name, None, reason, None, number)
+            return Disproof(name, None, reason, None, number)
         form = algebra.form(bits)
         if isinstance(form, str):
-            return Finding(name, None, f"sum {output} is not a sum of its inputs: {form}", None, number)
+            return Disproof(name, None, f"sum {output} is not a sum of its inputs: {form}", None, number)
         size = 2 ** len(bits)
         wanted = {net: weight % size for net, weight in wanted.items() if weight % size}
         differs = [net for net in {*wanted, *form.coefficients} if wanted.get(net) != form.coefficients.get(net)]
@@ -344,12 +344,12 @@ def _sum(plan: Design, netlist: Netlist, name: str, number: int, node: Sum) -> F
     return None
 
 
-def _wrong_sum(name: str, number: int, output: int, pins: list[Any], differs: list[Any], constant: int, node: Sum) -> Finding:
+def _wrong_sum(name: str, number: int, output: int, pins: list[Any], differs: list[Any], constant: int, node: Sum) -> Disproof:
     """The input at which a wrong sum shows: all zeros, or one bit."""
     if (constant - int(node.bias[output])) % 2 ** node.edge.domains[output].bits or not differs:
-        return Finding(f"{name}, sum {output}", "all bits zero", constant, int(node.bias[output]), number)
+        return Disproof(f"{name}, sum {output}", "all bits zero", constant, int(node.bias[output]), number)
     bit = f"bit {pins.index(differs[0])} of in_data" if differs[0] in pins else "a bit that is not of in_data"
-    return Finding(name, None, f"sum {output} has another coefficient for {bit}", None, number)
+    return Disproof(name, None, f"sum {output} has another coefficient for {bit}", None, number)
 
 
 def miter(plan: Design, number: int) -> str:
@@ -381,7 +381,7 @@ def miter(plan: Design, number: int) -> str:
     return "\n".join([spec, *lines, f"    assign ok = {equal} & o == &v & q == wanted;", "endmodule", ""])
 
 
-def prove_nodes(hardware: Hardware, plan: Design, folder: Path) -> Finding | None:
+def prove_nodes(hardware: Hardware, plan: Design, folder: Path) -> Disproof | None:
     """All combinational nodes in one run of yosys."""
     numbers = combinational(plan)
     texts = [miter(plan, number) for number in numbers]
@@ -389,7 +389,7 @@ def prove_nodes(hardware: Hardware, plan: Design, folder: Path) -> Finding | Non
     return None if found is None else _at_node(plan, numbers[found[0]], found[1])
 
 
-def _at_node(plan: Design, number: int, seen: dict[str, int]) -> Finding:
+def _at_node(plan: Design, number: int, seen: dict[str, int]) -> Disproof:
     node = plan.graph.nodes[number]
     edges = plan.edges(node)
     splits, low = [], 0
@@ -403,8 +403,8 @@ def _at_node(plan: Design, number: int, seen: dict[str, int]) -> Finding:
     values: dict[str, Any] = {"values": [value for split in splits for value in split[0].tolist()]}
     if found == wanted:  # the handshake is wrong, not the data
         values |= {"valid": seen.get("v"), "out_ready": seen.get("r")}
-        return Finding(title(plan, number), values, f"in_ready = {seen.get('q')}", "valid and ready passed on", number)
-    return Finding(title(plan, number), values, found, wanted, number)
+        return Disproof(title(plan, number), values, f"in_ready = {seen.get('q')}", "valid and ready passed on", number)
+    return Disproof(title(plan, number), values, found, wanted, number)
 
 
 def title(plan: Design, number: int) -> str:

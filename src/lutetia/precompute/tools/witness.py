@@ -27,7 +27,7 @@ from lutetia.precompute.tools.specify import specification
 if TYPE_CHECKING:
     from lutetia.precompute.ir.graph import Graph
     from lutetia.precompute.tools.hardware import Hardware
-    from lutetia.precompute.tools.whole import Finding
+    from lutetia.precompute.tools.whole import Disproof
 
 SAMPLES = 2048  # that are simulated, at most
 FRAMES = 64
@@ -35,7 +35,7 @@ SEARCHED, ROUNDS = 2048, 24  # samples of a round of the search by the interpret
 SOLVE = 60.0  # seconds for the search by SAT: sums and an argmax behind the fault can take it hours
 
 
-def witness(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> dict[str, Any]:
+def witness(hardware: Hardware, plan: Design, folder: Path, finding: Disproof) -> dict[str, Any]:
     """An input of the net with a wrong answer, that answer and the right one; `not_shown` says why there is none."""
     if finding.silent:
         return {"not_shown": finding.silent}
