@@ -38,6 +38,7 @@ def remember() -> None:
 
     interpreter._patch_builtin, interpreter._get_np_dtype = patch_builtin, get_np_dtype
     replace_once_per_launch(interpreter)
+    remember_shapes(language.core)
     builder = interpreter.interpreter_builder
     if not builder.options.debug:  # without it, what was found out about overflows is thrown away
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
@@ -76,3 +77,32 @@ def replace_once_per_launch(interpreter: Any) -> None:
             raise interpreter.InterpreterError(repr(error)) from error
 
     interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.__call__ = launch_once, call_within
+
+
+def remember_shapes(core: Any) -> None:
+    """Make what a block's type and a tensor say of their shape once for each shape."""
+    types: dict[tuple[str, tuple[int, ...]], tuple[Any, ...]] = {}
+    shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    make_type, make_tensor = core.block_type.__init__, core.tensor.__init__
+
+    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = tuple(shape.values if type(shape) is core.tuple else shape)
+        known = types.get((element_ty.name, sizes)) if all(type(size) is int for size in sizes) else None
+        if known is None:
+            make_type(self, element_ty, shape)
+            types[element_ty.name, tuple(self.shape.values)] = (self.shape, self.numel, self.name)
+        else:
+            self.element_ty = element_ty
+            self.shape, self.numel, self.name = known
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        sizes = tuple(type.shape.values) if type.is_block() else ()
+        known = shapes.get(sizes)
+        if known is None:
+            make_tensor(self, handle, type)
+            shapes[sizes] = (self.shape, self.numel)
+        else:
+            self.handle, self.type, self.dtype = handle, type, type.scalar
+            self.shape, self.numel = known
+
+    core.block_type.__init__, core.tensor.__init__ = block_type, tensor
