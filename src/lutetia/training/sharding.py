@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from lutetia import flow
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut import SCALARS
+from lutetia.lut import SCALARS, Synapses
 from lutetia.nn import LUT, LUTAttention, NgramTables, draw_comparisons, ngram_tables
 from lutetia.training.distributed import World, average_gradients
 from lutetia.training.resharding import Spread, spread_parameters, spreads_of
@@ -98,7 +98,7 @@ def _check(model: nn.Module, layers: list[LUT], ngrams: list[NgramTables], mesh:
         if layer.share is not None:
             raise ArgumentError(f"{name} is sharded already, expected a model that is whole")
         if layer.weight.is_meta:
-            if layer._header is not None or layer.seed is None:
+            if layer.seed is None or layer.weight.dim() == 1:  # flat, as the weights of synapses are
                 raise ArgumentError(f"{name} is on meta, which needs a layer without synapses, and with a seed")
             if layer.thresholds is not None and layer.compares == "given":
                 raise ArgumentError(f"{name} is on meta with thresholds that were given, expected ones that a seed draws")
@@ -143,9 +143,10 @@ def _shard(layer: LUT, mesh: DeviceMesh, made: dict[int, nn.Parameter]) -> None:
     fresh = layer.weight.is_meta
     if fresh:
         _draw_small(layer, mesh.device_type)
-    layer.anchors = spreads["anchors"].cut(layer.anchors)
-    if layer._header is not None:
-        spreads |= _shard_synapses(layer, mesh, bounds)
+    whole = layer.describe()
+    layer.anchors = spreads["anchors"].cut(whole.anchors)
+    if isinstance(whole.connectivity, Synapses):
+        spreads |= _shard_synapses(layer, whole.connectivity, mesh, bounds)
     if isinstance(layer, LUTAttention) and not layer.shared_positions:
         spreads["positions"] = Spread(mesh, 1, counts, padded=layer.gradient != "dense")
     for name in {"weight", "positions"} & spreads.keys():
@@ -188,10 +189,8 @@ def _draw_tables(layer: LUT, first: int, count: int) -> Tensor:
     return tables
 
 
-def _shard_synapses(layer: LUT, mesh: DeviceMesh, bounds: list[int]) -> dict[str, Spread]:
+def _shard_synapses(layer: LUT, synapses: Synapses, mesh: DeviceMesh, bounds: list[int]) -> dict[str, Spread]:
     """Keep the synapses of this rank's detectors; how they, and the weights, are spread."""
-    synapses = layer.synapses
-    assert synapses is not None
     per_detector = synapses.n_owners // synapses.n_detectors  # owners: neurons, or detectors
     starts = synapses.owner_start.cpu()[torch.tensor(bounds) * per_detector].tolist()
     listed = tuple(end - begin for begin, end in pairwise(starts))
