@@ -195,7 +195,7 @@ def _share(given: dict[str, Any], width: int) -> None:
         given["v_new"] = given["k_new"][..., :width]
 
 
-def _check_new(q: Tensor, sizes: tuple[int, int], k_new: Any, v_new: Any) -> None:
+def _check_new(q: Tensor, sizes: tuple[int, int], k_new: object, v_new: object) -> None:
     if (k_new is None) != (v_new is None):
         fail("v_new" if v_new is None else "k_new", None, "a tensor, since the other of the two is given")
     for name, new in (("k_new", k_new), ("v_new", v_new)):
@@ -273,7 +273,7 @@ def prefix_of(call: DecodeCall, length: int) -> Prefix | None:
     return Prefix(length, call.k_cache, call.v_cache, call.page_table, call.k_scale, call.v_scale) if length else None
 
 
-def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
+def check_int(name: str, value: object, low: int, high: int | None = None) -> None:
     """Check a whole number; a bool is not one."""
     if not isinstance(value, int) or isinstance(value, bool):
         fail(name, value, "a whole number")

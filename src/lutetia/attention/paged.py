@@ -204,7 +204,7 @@ class PagedKVCache:
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
-    def _get(self, sequence: Any) -> _Sequence:
+    def _get(self, sequence: object) -> _Sequence:
         if sequence not in self._sequences:
             fail("sequence", sequence, f"one of the {len(self._sequences)} sequences in the cache")
         return self._sequences[sequence]

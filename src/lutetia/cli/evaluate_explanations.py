@@ -51,7 +51,7 @@ def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Faith
     return {"kind": model.kind, **result.as_dict()}
 
 
-def _rules(model: Any, request: FaithfulnessRequest) -> tuple[str, ...]:
+def _rules(model: object, request: FaithfulnessRequest) -> tuple[str, ...]:
     counted = isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates")
     return request.rules or (("occlusion",) if counted else DEFAULT_RULES)
 

@@ -31,7 +31,7 @@ MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand 
 LONGEST_NAME = 1000
 
 
-def check_metadata(metadata: Any, config: Any) -> dict[str, Any]:
+def check_metadata(metadata: object, config: Any) -> dict[str, Any]:
     """The metadata of a model of that config, without what is None, or an error that names the key."""
     if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
         fail("metadata", metadata, "a dict with strings as keys")
@@ -105,7 +105,7 @@ def _check_range(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
             raise ArgumentError(f"metadata.input_low is {low} for input {at}, expected at most input_high, {high}")
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 

@@ -38,9 +38,9 @@ class AttributeOptions(TypedDict, total=False):
 
 
 def explain(
-    output: Any,
-    target: Any = None,
-    wrt: Any = None,
+    output: object,
+    target: object = None,
+    wrt: object = None,
     rules: Rules | None = None,
     strict: bool = True,
     unknown: str | None = None,
@@ -62,7 +62,7 @@ def explain(
 
 
 def attribute(
-    model: nn.Module, inputs: Any, target: Any = None, rules: Rules | None = None, **options: Unpack[AttributeOptions]
+    model: nn.Module, inputs: object, target: object = None, rules: Rules | None = None, **options: Unpack[AttributeOptions]
 ) -> Result:
     """Run a model and explain its output: `r = attribute(model, x, target=3)`, then `r[x]`, shaped like x.
 
@@ -114,7 +114,7 @@ class Run:
         if wanted is True and not repeated:
             fail("recompute", wanted, "the names of modules, because the model has no list of repeated blocks")
 
-    def forward(self, inputs: Any) -> tuple[Any, Asked]:
+    def forward(self, inputs: object) -> tuple[Any, Asked]:
         """Run the model on leaf copies of its inputs: its output, and the requested targets."""
         args, kwargs, stand_ins = prepare_inputs(inputs)
         try:
@@ -229,7 +229,7 @@ def finish(output: Tensor, seed: Tensor, asked: Asked, targets: list[ResultTarge
     return Result(targets, asked.aliases, asked.originals, output, seed, report, asked.layers)
 
 
-def check_rules(rules: Any) -> Rules:
+def check_rules(rules: object) -> Rules:
     if rules is None:
         return Rules()
     if not isinstance(rules, Rules):
@@ -245,7 +245,7 @@ def check_unknown(strict: bool, unknown: str | None) -> str:
     return unknown
 
 
-def as_list(wrt: Any) -> list[Any] | None:
+def as_list(wrt: object) -> list[Any] | None:
     if wrt is None:
         return None
     if isinstance(wrt, (Tensor, str)):

@@ -191,7 +191,7 @@ def _run(model: nn.Module, kwargs: dict[str, Any]) -> Any:
     return model(kwargs[""]) if "" in kwargs else model(**kwargs)
 
 
-def _scores(output: Any) -> Tensor:
+def _scores(output: object) -> Tensor:
     """Scores [n, C]; of a sequence [n, S, C] those of its last position."""
     scores = main_output(output)
     if scores.dim() < 2:
@@ -267,7 +267,7 @@ def _area(curve: Tensor) -> Tensor:
 def for_quantus(rules: Rules | None = None) -> Callable[..., Any]:
     """An `explain_func` for the metrics of Quantus: a function of a model, inputs [n, ...] and targets [n] as arrays."""
 
-    def explain(model: nn.Module, inputs: Any, targets: Any, **_: Any) -> Any:
+    def explain(model: nn.Module, inputs: object, targets: object, **_: Any) -> Any:
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
         x = torch.as_tensor(inputs, dtype=dtype, device=device)

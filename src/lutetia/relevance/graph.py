@@ -177,7 +177,7 @@ class Node:
 WIDER = {dtype: torch.float64 for dtype in (torch.float32, torch.float16, torch.bfloat16)} | {torch.complex64: torch.complex128}
 
 
-def wide(value: Any) -> Any:
+def wide(value: object) -> Any:
     """A tensor in float64, or the tensors of a list or tuple: for sums that relevance is divided by without an ε.
 
     Where contributions cancel, float32 loses digits of their sum, and with it relevance: a perceptron of seven layers without

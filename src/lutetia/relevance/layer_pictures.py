@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -128,7 +128,7 @@ def _rows(tokens: Sequence[str], rows: Mapping[str, Tensor]) -> tuple[Tensor, fl
     return values, _limit(_numbers(values), None)
 
 
-def _by_token(name: str, row: Any, count: int) -> Tensor:
+def _by_token(name: str, row: object, count: int) -> Tensor:
     if not isinstance(row, Tensor) or not row.dim():
         fail(f"the row {name!r}", row, "a tensor of relevance")
     values = row.detach().double().cpu()

@@ -53,11 +53,11 @@ def watch(model: nn.Module) -> Iterator[None]:
     names = {id(module): name for name, module in model.named_modules()}
     began: list[int] = []
 
-    def before(module: nn.Module, inputs: Any) -> None:
+    def before(module: nn.Module, inputs: object) -> None:
         if id(module) in names:
             began.append(_get_sequence_nr())
 
-    def after(module: nn.Module, inputs: Any, output: Any) -> None:
+    def after(module: nn.Module, inputs: object, output: object) -> None:
         if id(module) in names:
             recurrent = isinstance(module, (nn.RNNBase, nn.RNNCellBase))
             _mark(names[id(module)], began.pop(), output, recurrent)
@@ -74,7 +74,7 @@ def watch(model: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def _mark(name: str, start: int, output: Any, recurrent: bool) -> None:
+def _mark(name: str, start: int, output: object, recurrent: bool) -> None:
     """Mark the nodes of a module's outputs with its name: the first is "name", the others "name:1" and so on."""
     end, place = _get_sequence_nr(), 0
     for tensor in _tensors(output):
@@ -86,7 +86,7 @@ def _mark(name: str, start: int, output: Any, recurrent: bool) -> None:
             place += 1
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):

@@ -17,7 +17,7 @@ from lutetia.relevance.seen import Constants
 PREFERRED = ("logits", "prediction_logits", "last_hidden_state", "feature_maps")
 
 
-def select(output: Any, target: Any) -> tuple[Tensor, Tensor]:
+def select(output: object, target: object) -> tuple[Tensor, Tensor]:
     """The tensor to explain, and the relevance it begins with, of the same shape.
 
     `output`: a tensor, or tensors in tuples, mappings and dataclasses. `target`: an index or seed for the main output; the
@@ -41,7 +41,7 @@ def select(output: Any, target: Any) -> tuple[Tensor, Tensor]:
     return explained, make_seed(explained, target)
 
 
-def main_output(output: Any) -> Tensor:
+def main_output(output: object) -> Tensor:
     """The tensor to explain by default: the output itself, its logits, or the first floating-point tensor in it."""
     if isinstance(output, Tensor):
         return output
@@ -56,7 +56,7 @@ def main_output(output: Any) -> Tensor:
     fail("the model's output", output, f"a tensor, or something that holds one; it holds {_listed(tensors)}")
 
 
-def named_tensors(output: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+def named_tensors(output: object, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every tensor in an output with its name, such as "logits", "feature_maps.1" or "0"; a lone tensor has none."""
     if isinstance(output, Tensor):
         yield prefix, output
@@ -77,7 +77,7 @@ def _parts(output: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def _named(output: Any, name: str) -> Tensor:
+def _named(output: object, name: str) -> Tensor:
     tensors = dict(named_tensors(output))
     if name in tensors:
         return tensors[name]
@@ -88,7 +88,7 @@ def _named(output: Any, name: str) -> Tensor:
     raise ArgumentError(f"target names the output {name!r}, which the model does not give: it gives {known}")
 
 
-def _several(output: Any, targets: Mapping[Any, Any]) -> tuple[Tensor, Tensor]:
+def _several(output: object, targets: Mapping[Any, Any]) -> tuple[Tensor, Tensor]:
     """Several outputs, flattened into one [N]."""
     if not targets:
         fail("target", targets, "at least one output name")
@@ -99,11 +99,11 @@ def _several(output: Any, targets: Mapping[Any, Any]) -> tuple[Tensor, Tensor]:
     return joined, torch.cat([seed.to(dtype).reshape(-1) for _, seed in chosen])
 
 
-def _placed(name: Any, target: Any) -> Any:
+def _placed(name: object, target: object) -> Any:
     return name if target is None else (name, target)
 
 
-def _checked(tensor: Any, what: str, output: Any) -> Tensor:
+def _checked(tensor: object, what: str, output: object) -> Tensor:
     """The tensor, if it is floating-point and has a grad_fn; otherwise an error that names the outputs that are."""
     if (
         isinstance(tensor, Tensor)

@@ -33,7 +33,7 @@ class SlicedRelevance:
         return total
 
 
-def whole(relevance: Any) -> Any:
+def whole(relevance: object) -> Any:
     """Relevance as a tensor, whether it is a part or not; None stays None."""
     return relevance.whole() if isinstance(relevance, SlicedRelevance) else relevance
 

@@ -33,7 +33,7 @@ class Plan:
         self.planned = 0  # how often a traversal was planned: 1 while all graphs have the same structure
         self.replayed = 0  # how often it was replayed
 
-    def __call__(self, inputs: Any, target: Any = None) -> Result:
+    def __call__(self, inputs: object, target: object = None) -> Result:
         """Relevance for these inputs, as `attribute` would find it."""
         returned, asked = self._run.forward(inputs)
         with torch.no_grad(), collector_at_rest():
@@ -106,7 +106,7 @@ def _arguments(node: Node) -> list[Tensor | None]:
     return args
 
 
-def compile(model: nn.Module, example: Any, rules: Rules | None = None, *, wrt: Any = None, strict: bool = True) -> Plan:
+def compile(model: nn.Module, example: object, rules: Rules | None = None, *, wrt: object = None, strict: bool = True) -> Plan:
     """Plan the traversal of a model once, on an example of its inputs: `plan = compile(model, x)`, then `plan(x2)`.
 
     `example`: a tensor, a tuple of arguments or a mapping, as for `attribute`; other calls may have other sizes.

@@ -27,7 +27,7 @@ class ResultTarget:
 
     def __init__(
         self,
-        key: Any,
+        key: object,
         nr: int,
         like: Tensor | None = None,
         reduce: Callable[[Tensor], Tensor] | None = None,
@@ -97,17 +97,17 @@ class Result:
         _add(self._found, key, _nothing(target, self.seed) if relevance is None else relevance, target.key)
         self._dtypes[key] = target.dtype
 
-    def _round(self, key: Any, dtype: torch.dtype | None) -> None:
+    def _round(self, key: object, dtype: torch.dtype | None) -> None:
         relevance = self._found[key]
         if dtype is not None and relevance.dtype is WIDER.get(dtype):
             self._exact[key], self._found[key] = relevance, rounded(relevance, dtype)
 
-    def neurons(self, name: Any) -> Tensor:
+    def neurons(self, name: object) -> Tensor:
         """The relevance of each neuron of a target [..., N], such as a module's output: [N], added up over the rest."""
         relevance = self[name]
         return relevance.reshape(-1, relevance.shape[-1]).sum(0)
 
-    def exact(self, key: Any) -> Tensor:
+    def exact(self, key: object) -> Tensor:
         """The relevance of a target before it was rounded to the dtype of its values: in float64 where no rule has an ε.
 
         Shares that cancel may be so large that no rounded values add up to the output.
@@ -115,13 +115,13 @@ class Result:
         found = self[key]
         return self._exact.get(_key(self._meant(key)), found)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: object) -> Tensor:
         found = self._found.get(_key(self._meant(key)))
         if found is None:
             raise KeyError(self._lacking(key))
         return found
 
-    def _lacking(self, key: Any) -> str:
+    def _lacking(self, key: object) -> str:
         known = ", ".join(map(_describe, self._keys)) or "nothing"
         if not isinstance(key, Tensor):
             return f"relevance was not requested for {_describe(key)}, only for {known}"
@@ -129,10 +129,10 @@ class Result:
         hint = "tensors are looked up by identity" + (", and a copy is another tensor" if alike else "")
         return f"relevance was not requested for this tensor, {_describe(key)}: {hint}; known: {known}"
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return _key(self._meant(key)) in self._found
 
-    def _meant(self, key: Any) -> Any:
+    def _meant(self, key: object) -> Any:
         return self._alias.get(key if isinstance(key, str) else id(key), key)
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
 
-def _add(into: dict[Any, Tensor], key: Any, relevance: Tensor, shown: Any) -> None:
+def _add(into: dict[Any, Tensor], key: object, relevance: Tensor, shown: object) -> None:
     held = into.get(key)
     if held is not None and held.shape != relevance.shape:
         shapes = f"{list(held.shape)} and {list(relevance.shape)}"
@@ -164,11 +164,11 @@ def _add(into: dict[Any, Tensor], key: Any, relevance: Tensor, shown: Any) -> No
     into[key] = relevance if held is None else held + relevance
 
 
-def _key(key: Any) -> Any:
+def _key(key: object) -> Any:
     return key if isinstance(key, str) else id(key)
 
 
-def _describe(key: Any) -> str:
+def _describe(key: object) -> str:
     if isinstance(key, Tensor):
         return f"a tensor {list(key.shape)}"
     return repr(key)

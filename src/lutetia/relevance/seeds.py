@@ -28,7 +28,7 @@ class Contrast:
     that: Any = None
 
 
-def make_seed(output: Tensor, target: Any) -> Tensor:
+def make_seed(output: Tensor, target: object) -> Tensor:
     """The relevance that the walk begins with, shaped like the output [..., C].
 
     None: each row's own largest output; an int or a LongTensor [...]: that output of each row; a tuple indexes the last
@@ -62,7 +62,7 @@ def _contrast(output: Tensor, target: Contrast) -> Tensor:
     return _kept(output, this) - _kept(output, rivals)
 
 
-def _chosen(output: Tensor, target: Any) -> Tensor:
+def _chosen(output: Tensor, target: object) -> Tensor:
     """Which elements of the output are chosen; boolean, shaped like it."""
     if isinstance(target, list):
         return torch.stack([_chosen(row, each) for row, each in _rows(output, target)])
@@ -100,7 +100,7 @@ def _place(output: Tensor, place: tuple[Any, ...]) -> tuple[Any, ...]:
     return place
 
 
-def _index(output: Tensor, target: Any) -> Tensor:
+def _index(output: Tensor, target: object) -> Tensor:
     rows, size = output.shape[:-1], output.shape[-1]
     if target is None:
         return output.argmax(-1, keepdim=True)

@@ -254,11 +254,11 @@ def _named(kwargs: Any) -> list[Any]:
     return [kwargs[name] for name in ("input", "other", "value") if name in kwargs]
 
 
-def _has_node(value: Any) -> bool:
+def _has_node(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def _is_mask(value: Any) -> bool:
+def _is_mask(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.bool
 
 

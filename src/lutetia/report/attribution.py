@@ -11,7 +11,7 @@ is more faithful: in four kinds of models the area under the curve falls (by 0.0
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -156,7 +156,7 @@ def _occlusion(model: Classifier, x: Tensor, target: int) -> Tensor:
 def _token_gradient(model: LUTTransformer, tokens: Tensor, target: int) -> Tensor:
     kept: list[Tensor] = []
 
-    def keep(module: Any, given: object, output: Tensor) -> Tensor:
+    def keep(module: object, given: object, output: Tensor) -> Tensor:
         kept.append(output.detach().requires_grad_())
         return kept[-1]
 

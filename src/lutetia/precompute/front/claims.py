@@ -82,13 +82,13 @@ def precomputable(
     return mark
 
 
-def claim_of(module: Any) -> Claim | None:
+def claim_of(module: object) -> Claim | None:
     """The claim about a module, if there is one."""
     found = getattr(module, NAME, None)
     return found if isinstance(found, Claim) else None
 
 
-def speaks_for(module: Any) -> bool:
+def speaks_for(module: object) -> bool:
     """Whether a claim says how a module splits, so that it need not be inspected; a claim about the domain alone does not."""
     claim = claim_of(module)
     return claim is not None and claim.groups is not None
@@ -139,7 +139,7 @@ def _check_structure(units: Structure, n_inputs: int | None, n_outputs: int | No
         raise ArgumentError(f"groups reads input {last}, expected inputs from 0 to {n_inputs - 1}")
 
 
-def size_of(module: Any, names: Sequence[str]) -> int | None:
+def size_of(module: object, names: Sequence[str]) -> int | None:
     """The first of these attributes that is a number."""
     return next((size for name in names if isinstance(size := getattr(module, name, None), int)), None)
 

@@ -142,7 +142,7 @@ def decompose(module: nn.Module | LayerBlock, *, n_inputs: int | None = None) ->
     return units
 
 
-def _claims(module: Any, block: LayerBlock) -> list[Any]:
+def _claims(module: object, block: LayerBlock) -> list[Any]:
     found = [claim_of(module)] + [claim_of(getattr(op, "module", None)) for op in block.ops]
     return [claim for claim in found if claim is not None]
 

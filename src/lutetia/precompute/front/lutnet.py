@@ -212,7 +212,7 @@ def _stages(model: Any) -> Iterable[Detectors | Readout | Rescaled]:
         raise ArgumentError(f"{type(model).__name__} has no integer form, expected LUT layers, linear ones or RMS norms")
 
 
-def is_lut_layer(module: Any) -> bool:
+def is_lut_layer(module: object) -> bool:
     """Whether a module says what its tables are: `describe()`, as the layers of `lutetia.nn` do."""
     return callable(getattr(module, "describe", None))
 

@@ -31,7 +31,7 @@ def gates_graph(model: Any) -> Graph:
     return dedupe(dont_cares(_graph(model, model.cuts().cpu().numpy(), layers, names)))
 
 
-def _check(model: Any, kind: str) -> None:
+def _check(model: object, kind: str) -> None:
     from lutetia import models
 
     if not isinstance(model, getattr(models, kind)):

@@ -63,7 +63,7 @@ def integer_model(
 # ---- language models -------------------------------------------------------------------------------------------------
 
 
-def _language(model: Any, weight_bits: int) -> IntegerTransformer:
+def _language(model: object, weight_bits: int) -> IntegerTransformer:
     _check_language(model)
     weights = {name: _array(module.weight) for name, module in _tables(model).items()}
     for name, weight in weights.items():
@@ -158,7 +158,7 @@ def _check_language(model: Any) -> None:
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
-def _check_classifier(model: Any) -> None:
+def _check_classifier(model: object) -> None:
     """Refuse a classifier that multiplies or whose norms cannot be removed; the error names the layer."""
     from lutetia.models import DenseClassifier, LUTClassifier
 
