@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import io
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ import torch
 
 from lut.oracle import META, WIRINGS, Case, gradients, make_case
 from lutetia import flow
+from lutetia._shared.memo import Memo
+from lutetia.errors import ArgumentError
 from lutetia.lut import lut, use_backend
 from lutetia.lut.autograd.how import NO_WIRES, How, how_of, text_of
 from lutetia.lut.connectivity.anchors import anchors_seen
@@ -185,6 +190,26 @@ def test_checked_anchors_are_forgotten_with_their_tensor() -> None:
     del anchors
     gc.collect()
     assert len(anchors_seen.known) == known
+
+
+def test_what_is_kept_on_cuda_is_made_by_a_thread_that_has_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where torch.compile warms a graph up: what this thread allocates goes to the pool of the graph, another's does not."""
+    waits: list[int] = []
+    stream = SimpleNamespace(synchronize=lambda: waits.append(threading.get_ident()))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    memo, tensor = Memo(lambda tensor, extra: threading.get_ident()), torch.zeros(1)
+    maker = memo.get((tensor,), None)
+    assert waits == [threading.get_ident(), maker]  # for what the tensor holds, then for what was made of it
+    assert maker != threading.get_ident()
+    assert memo.get((tensor,), None) == maker
+
+    def refuse(tensor: torch.Tensor, extra: object) -> None:
+        raise ArgumentError("no")
+
+    with pytest.raises(ArgumentError, match="no"):
+        Memo(refuse).get((tensor,), None)
 
 
 def test_the_default_backend_is_left_open_in_a_graph() -> None:

@@ -140,6 +140,16 @@ def test_changed_anchors_are_checked_again(device: str) -> None:
         layer(x)
 
 
+def test_a_capture_prepares_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be given copies that belong to a graph, as torch.compile does with tensors that are no parameters."""
+    monkeypatch.setattr(quick, "is_captured", lambda tensor: True)
+    layer, sequences = layer_of("full", device), attention_of(device)
+    with torch.no_grad():
+        layer(torch.randn(5, 7, device=device))
+        sequences(torch.randn(3, 4, 7, device=device))
+    assert not prepared.known
+
+
 def test_another_weight_at_the_same_place(device: str) -> None:
     layer = layer_of("full", device)
     x = torch.randn(5, 7, device=device)

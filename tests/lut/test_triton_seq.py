@@ -134,7 +134,7 @@ def test_in_place_step(kind: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 class TestOnTheGpu:
     @pytest.mark.parametrize("shared", [False, True])
-    def test_fixed_sums_of_sparse_connectivity(self, shared: bool) -> None:
+    def test_fixed_sums_of_sparse_connectivity_in_a_graph(self, shared: bool) -> None:
         synapses = growth.random(4, 8, 37, 0.5, seed=0, shared=shared).to("cuda")
         made = {name: each.cuda() for name, each in make_sequence((3, 21, 8, 37, 4, 3, 2)).items()}
         weight = torch.randn(synapses.n_weights, device="cuda")
@@ -142,11 +142,17 @@ class TestOnTheGpu:
 
         def step() -> list[torch.Tensor]:
             y = lut_attention(learned[0], weight, made["anchors"], learned[1], synapses=synapses, sums="fixed", int_rescaler=0.1)
-            return [y, *torch.autograd.grad(y, learned, made["grad"].float())]
+            # Nothing of autograd's graph may live on: its nodes belong to the stream they were made on.
+            return [y.detach(), *torch.autograd.grad(y, learned, made["grad"].float())]
 
         with use_backend("reference"):
             wanted = step()
         same(step(), wanted, "fixed")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = step()
+        graph.replay()
+        same(captured, wanted, "fixed")
 
     @pytest.mark.parametrize("shape", LARGE)
     @pytest.mark.parametrize("kind", ["pairs", "cells"])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class Memo:
@@ -29,7 +33,7 @@ class Memo:
                 return value
         if unless is not None and unless(first):
             return None
-        value = self.make(*tensors, extra)
+        value = made_apart(partial(self.make, *tensors, extra), first)
         if self.trusting or not any(tensor.is_inference() for tensor in tensors):
             forget = lambda _: self.known.pop(key, None)  # noqa: E731
             (seen, version), *others = [(weakref.ref(tensor, forget), _version(tensor)) for tensor in tensors]
@@ -46,6 +50,25 @@ def _same(tensors: tuple[Tensor, ...], known: list[tuple[weakref.ref[Tensor], in
 def _version(tensor: Tensor) -> int:
     """How often the tensor was written to; -1 for tensors that do not count."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def made_apart(make: Callable[[], T], like: Tensor) -> T:
+    """make(), for results that are kept; where `like` is on CUDA, by another thread.
+
+    Where torch.compile captures graphs, a thread takes all its memory from their pool, in which nothing else may be kept.
+    """
+    if not like.is_cuda:
+        return make()
+    torch.cuda.current_stream(like.device).synchronize()
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(_make_on, like.device, make).result()
+
+
+def _make_on(device: torch.device, make: Callable[[], T]) -> T:
+    with torch.cuda.device(device):
+        made = make()
+        torch.cuda.current_stream().synchronize()
+    return made
 
 
 copies: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}

@@ -1,6 +1,7 @@
 """Eager calls of small layers, where Python takes longer than the kernel: everything is checked and planned once.
 
-What was prepared belongs to one weight and one shape of x, read hard, with a dense gradient.
+What was prepared belongs to one weight and one shape of x, read hard, with a dense gradient. A capture prepares nothing: what it
+is given may be memory that belongs to its graph.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lutetia._shared.direct import PLAIN, is_quiet
 from lutetia._shared.memo import trusted
 from lutetia._shared.prepared import Prepared, keep, known, prepared_for
 from lutetia.lut.algorithm import choose
+from lutetia.lut.connectivity.anchors import is_captured
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels import choice
 from lutetia.lut.sums import FLOAT, Sums
@@ -55,7 +57,7 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
     if before is not None and before.is_for(layer, connectivity):
         return
     backend = backend_of(x)
-    if not backend or choice.backend_name(x) != backend or type(weight) not in PLAIN or not x.shape[0]:
+    if not backend or is_captured(x) or choice.backend_name(x) != backend or type(weight) not in PLAIN or not x.shape[0]:
         return
     if weight.is_inference() or not all(each.is_contiguous() and each.data_ptr() % 16 == 0 for each in layer):
         return
@@ -75,7 +77,7 @@ def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor
     if before is not None and before.mark is positions and before.is_for(layer, before.launches.connectivity):
         before.set_mark(positions)
         return
-    if backend_of(x) != "triton" or choice.backend_name(x) != "triton" or not x.numel():
+    if backend_of(x) != "triton" or is_captured(x) or choice.backend_name(x) != "triton" or not x.numel():
         return
     if not x.dtype == weight.dtype == torch.float32 or any(each.is_inference() for each in (*layer, positions)):
         return

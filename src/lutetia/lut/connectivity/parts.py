@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
+
+from lutetia._shared.memo import made_apart
 
 C = TypeVar("C")  # a connectivity
 T = TypeVar("T")
@@ -15,7 +18,9 @@ def layout_for(connectivity: C, make: Callable[[C], T]) -> T:
     """make(connectivity), computed once and kept in it: what a backend derives from a connectivity."""
     kept = connectivity.layouts.get(make)  # type: ignore[attr-defined]
     if kept is None:
-        kept = connectivity.layouts[make] = make(connectivity)  # type: ignore[attr-defined]
+        start = getattr(connectivity, "owner_start", None)  # synapses have memory
+        kept = make(connectivity) if start is None else made_apart(partial(make, connectivity), start)
+        connectivity.layouts[make] = kept  # type: ignore[attr-defined]
     return kept
 
 
