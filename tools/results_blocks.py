@@ -76,7 +76,7 @@ def learned_rows(results: Results) -> list[str]:
         tests_of(enwik8, kind)
         for kind in (
             *("dense twin, dropout", "dense twin, wider, dropout"),
-            *("dense, n-gram tables", "n-gram tables, no feed-forward, 9 blocks"),
+            *("dense, n-gram tables", "table feed-forwards, n-gram tables"),
         )
     )
     once = [row for row in rows_of(enwik8, "bits") if row["time"] != LONG]
