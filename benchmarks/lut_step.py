@@ -12,6 +12,7 @@ plain kernel reads a buffer of the size of the tables, over and over.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,7 @@ GROUPED = (24576, 384, 384, 512, 8)  # 8 heads × 64 tables, each head reads its
 QUICK = (64, 32, 32, 16, 6)
 GRAPH, EAGER = 2.5, 2.0  # claimed: in eval and in training; eager calls of small layers are bound by Python's launching
 LARGE = 128  # tables of a layer that is not small
+STACKS = (1, 4, 8)  # small modules, one after the other
 FLOOR_MODES, CALLS = ("eager", "compiled", "reduce-overhead"), 20
 COMPILING = tuple(f"{step}, {mode}" for step in original.STEPS for mode in FLOOR_MODES)
 LIBRARY = torch.library.Library("lutetia_bench", "FRAGMENT")
@@ -57,7 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     tables = [
         table("layers", {"shape": None, **original.COLUMNS}, layers),
         table("rates", {"shape": None, **dict.fromkeys((*KERNELS, "plain read"), "TB/s"), "one entry / usual": "times"}, rates),
-        table("compiling", {"module": None, **dict.fromkeys(COMPILING, "ms")}, compiled_modules(64 if options.quick else 4096)),
+        table("compiling", {"module": None, **dict.fromkeys(COMPILING, "ms")},
+              compiled_modules(*((64, (1, 2)) if options.quick else (4096, STACKS)))),
     ]  # fmt: skip
     found = result(__doc__, "lut_step", {"dtype": "float32"}, tables, peers=original.PEERS, missed=claims(layers))
     return finish(found, options)
@@ -80,30 +83,33 @@ def claims(layers: list[Row]) -> list[str]:
     return missed
 
 
-def compiled_modules(batch: int) -> list[Row]:
-    """What `torch.compile` makes of small modules beside ours, all taking turns. Its guards and wrappers around one op that does
-    nothing are the floor of a call; with the tensors that ours keeps for its backward pass, the floor of ours."""
-    modules = {
-        "an op that does nothing": NoOp(),
-        "nothing, with our tensors": NoOpLikeOurs(),
-        "nn.Linear(32, 32)": torch.nn.Linear(32, 32),
-        "nn.LUT(32, 32, 16, 6)": LUT(32, 32, 16, 6, seed=0),
+def compiled_modules(batch: int, stacks: tuple[int, ...]) -> list[Row]:
+    """What `torch.compile` makes of small modules and stacks of them beside ours, all taking turns. Its guards and wrappers
+    around ops that do nothing are the floor of a call; with the tensors that ours keeps for its backward pass, that of ours."""
+    makers: dict[str, Callable[[int], torch.nn.Module]] = {
+        "an op that does nothing": lambda _: NoOp(),
+        "nothing, with our tensors": lambda _: NoOpLikeOurs(),
+        "nn.Linear(32, 32)": lambda _: torch.nn.Linear(32, 32),
+        "nn.LUT(32, 32, 16, 6)": lambda seed: LUT(32, 32, 16, 6, seed=seed),
     }
     define_nothing()
     torch.compiler.reset()
     runs: dict[tuple[str, str], Callable[[], Any]] = {}
-    for name, module in modules.items():
-        progress(name)
-        module.to("cuda")
-        x, grad = torch.randn(batch, 32, device="cuda", requires_grad=True), torch.randn(batch, 32, device="cuda")
+    # All modules share the code that the compiler counts by: past its usual limit the last ones would run eagerly.
+    with torch._dynamo.config.patch(recompile_limit=256):
+        for number, (name, make) in itertools.product(stacks, makers.items()):
+            progress(f"{number} × {name}")
+            module = torch.nn.Sequential(*(make(seed) for seed in range(number))).to("cuda")
+            x, grad = torch.randn(batch, 32, device="cuda", requires_grad=True), torch.randn(batch, 32, device="cuda")
 
-        def forward_in(mode: str, module: torch.nn.Module = module, x: Tensor = x) -> Callable[[], Tensor]:
-            return partial(compiled_as(mode, module), x)
+            def forward_in(mode: str, module: torch.nn.Module = module, x: Tensor = x) -> Callable[[], Tensor]:
+                return partial(compiled_as(mode, module), x)
 
-        steps = step_runs(forward_in, [x, *module.parameters()], grad, CALLS, FLOOR_MODES)
-        runs |= {(name, step): run for step, run in steps.items()}
-    times = in_turns(runs, CALLS, ROUNDS)
-    return [{"module": name, **{step: time for (of, step), time in times.items() if of == name}} for name in modules]
+            steps = step_runs(forward_in, [x, *module.parameters()], grad, CALLS, FLOOR_MODES)
+            runs |= {(f"{number} × {name}", step): run for step, run in steps.items()}
+        times = in_turns(runs, CALLS, ROUNDS)
+    names = dict.fromkeys(name for name, _ in runs)
+    return [{"module": name, **{step: time for (of, step), time in times.items() if of == name}} for name in names]
 
 
 class NoOp(torch.nn.Module):

@@ -15,6 +15,7 @@ from lutetia.lut.api import (
     Wiring,
     check_bits,
     check_lengths,
+    in_graph,
     lut,
     lut_attention,
     quickly,

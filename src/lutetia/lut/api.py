@@ -190,10 +190,13 @@ def read_of(name: str, scalars: tuple[Tensor | None, ...], like: Tensor) -> Read
     return None if name == "hard" else Read(name, *made)
 
 
-def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | None:
-    """y of a hard read with a dense gradient, where all was prepared by a call like it; `mark` stands for the connectivity."""
+def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any, n_inputs: int | None = None) -> Tensor | None:
+    """y of a hard read with a dense gradient, where all was prepared by a call like it, or all is usual in a compiled graph.
+
+    `mark` stands for the connectivity, `n_inputs` are those of a layer.
+    """
     if torch.compiler.is_compiling():
-        return None
+        return in_graph(x, (weight, anchors), mark, n_inputs)
     try:
         quick = quick_for(x, weight, anchors, mark)
     except RuntimeError:  # of layouts that have no memory to point at; refused by name later on
@@ -203,6 +206,34 @@ def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | N
     if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
         return start_quickly(x, weight, anchors, quick) if quick.trains else None
     return quick.launches.fill(x, weight, None)
+
+
+def in_graph(x: Any, layer: tuple[Any, ...], meta: Any, n_inputs: int | None = None) -> Tensor | None:
+    """y in a compiled graph, of a call with usual options and tensors that fit, else None; layer: weight, anchors and, if any,
+    positions. A graph checks before each run all that was looked at to make it, and so this looks at little.
+    """
+    fits = isinstance(x, Tensor) and x.dim() > 1 and all(isinstance(each, Tensor) and each.dim() == 3 for each in layer)
+    if not fits or x.shape[-1] != (n_inputs or x.shape[-1]):
+        return None
+    if choice.chosen or not isinstance(meta, SynapseMeta) or meta.lr_scale != 1.0:
+        return None
+    weight, anchors, *positions = layer
+    for each in (x, weight, *positions):
+        if each.dtype != torch.float32 or each.device != anchors.device or each.layout != anchors.layout:
+            return None
+    n_bits, name, rows = anchors.shape[1], "lut", x if x.dim() == 2 else x.flatten(0, -2)
+    if positions:
+        distances, n_owners, n_pe = positions[0].shape
+        if x.dim() != 3 or (n_owners != 1 and n_owners != anchors.shape[0]) or not 1 <= x.shape[1] <= distances + 1:
+            return None
+        n_bits, name, rows = 2 * n_bits + n_pe, "lut_attention", x
+    if weight.shape[:2] != (anchors.shape[0], 1 << n_bits) or anchors.dtype != torch.int32:
+        return None
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (x, weight, *positions)):
+        y = getattr(torch.ops.lutetia, name)(rows, *layer, None, None, None, "{}")[0]
+    else:
+        y = getattr(torch.ops.lutetia, f"{name}_eval")(rows, *layer, None, None, None, "{}")
+    return y if y.dim() == x.dim() else y.view(*x.shape[:-1], y.shape[-1])
 
 
 def run(
@@ -336,6 +367,11 @@ def lut_attention(
     `meta`, `gradient`, `sums`, `int_rescaler` and `external_lr` are those of `lut`; a "sparse" gradient holds the rows that were
     read for a y whose gradient is not zero.
     """
+    if torch.compiler.is_compiling() and lengths is None and synapses is None and gradient == "dense" and sums == "float":
+        usual = (algorithm, int_rescaler, precision, budget) == ("auto", 1.0, "float32", None)
+        y = in_graph(x, (weight, anchors, positions), meta) if usual else None
+        if y is not None:
+            return y
     options = Options(algorithm, Sums(sums, int_rescaler), Products(precision, budget)).check(synapses is not None)
     learning = Learning(gradient, meta, external_lr).check()
     return run_attention(x, Tables(weight, anchors, Wiring.of(synapses), positions), lengths, options, learning)

@@ -264,7 +264,7 @@ class LUT(nn.Module):
         dropout = self.table_dropout if self.training else 0.0
         if self.read == "hard" and self.gradient == "dense" and self.sums == "float" and self.int_rescaler == 1.0 and not dropout:
             mark = self.meta if self._header is None else buffers["synapse_start"]
-            y = quickly(x, weight, buffers["anchors"], mark) if buffers["thresholds"] is None else None
+            y = quickly(x, weight, buffers["anchors"], mark, self.n_inputs) if buffers["thresholds"] is None else None
             if y is not None:
                 return y
         if not isinstance(x, Tensor) or x.is_nested or not x.dim() or x.shape[-1] != self.n_inputs:
