@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 if TYPE_CHECKING:
     import torch
 
+MAX_INT32 = 2**31 - 1
 LONGEST_REPR = 100  # a message is for reading: a list of a million numbers is cut here
 
 
@@ -151,6 +152,12 @@ def check_range(name: str, value: Any, low: float | None = None, high: float | N
     number = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
     if not number or not ((low is None or value >= low) and (high is None or value <= high)):
         fail(name, value, f"a number{_bounds(low, high)}")
+
+
+def check_int(name: str, value: Any, low: int = 0, high: int = MAX_INT32) -> None:
+    """Check that a value is an integer within [low, high]."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        fail(name, value, f"an integer from {low} to {high}")
 
 
 def _bounds(low: float | None, high: float | None) -> str:

@@ -26,16 +26,7 @@ from lutetia.lut.autograd.ops import like_positions
 from lutetia.lut.autograd.policies import TOKEN, Rate, nodes_of, settle
 from lutetia.lut.autograd.saved import Record, record_of
 from lutetia.lut.connectivity import growth
-from lutetia.lut.connectivity.anchors import (
-    INTEGER_DTYPES,
-    MAX_ANCHORS,
-    MAX_INT32,
-    check_anchors,
-    check_int,
-    check_thresholds,
-    checked_anchors,
-    random_anchors,
-)
+from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_anchors, check_thresholds, checked_anchors, random_anchors
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full, synapses_of
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
@@ -43,7 +34,7 @@ from lutetia.lut.decode import IndexCache, decode, rows_in
 from lutetia.lut.kernels.choice import backend_name, kernels, use_backend
 from lutetia.lut.kernels.protocol import READS, Products, Read, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
-from lutetia.lut.sums import FLOATS, Sums, sum_dtype
+from lutetia.lut.sums import Sums, sum_dtype
 
 __all__ = [
     "SynapseMeta",

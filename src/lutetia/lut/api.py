@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.direct import is_direct
+from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.prepared import mark_as
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
@@ -19,13 +20,13 @@ from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, start_quickly, with_step_in_place
 from lutetia.lut.autograd.quick import quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
+from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, check_tensors
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read
-from lutetia.lut.sums import FLOAT, FLOATS, STORED, Sums, sum_dtype
+from lutetia.lut.sums import FLOAT, STORED, Sums, sum_dtype
 
 GRADIENTS = ("dense", "sparse", "in_place")
 MAX_BITS = MAX_ANCHORS  # a table has at most 2**24 rows: 2 N_c + N_pe bits

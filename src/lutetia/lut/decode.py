@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.memo import Memo
 from lutetia._uncompiled import uncompiled
-from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
+from lutetia.errors import ArgumentError, check_int, check_memory, check_tensor, fail
 from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import output_dtype, positions_of, ready, solid, with_algorithm
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.backend import Backend
 from lutetia.lut.kernels.protocol import Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
-from lutetia.lut.sums import FLOATS, from_units, sum_dtype, to_units
+from lutetia.lut.sums import from_units, sum_dtype, to_units
 
 HOST = torch.device("cpu")
 NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of this many

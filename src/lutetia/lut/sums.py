@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.dtypes import FLOATS
 from lutetia.errors import OverflowInSumError, check_choice, check_range
 
 SUMS = ("float", "fixed")
 FIXED_ONE = 2**20 - 1
 FIXED_MAX = 2**31 - 1
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # the dtypes of what is added
-STORED = (*FLOATS, torch.int8)  # and of tables that are only read
+STORED = (*FLOATS, torch.int8)  # the dtypes of tables: what is added, and what is only read
 
 
 class Sums(NamedTuple):

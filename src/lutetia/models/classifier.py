@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lutetia._shared.dtypes import FLOATS
 from lutetia.errors import ArgumentError, check_tensor
-from lutetia.lut import FLOATS, SynapseMeta
+from lutetia.lut import SynapseMeta
 from lutetia.models.building import Model, linear, norm_of
 from lutetia.models.classifier_config import ClassifierConfig, Layer, LUTLayer, ProjectedLayer
 from lutetia.models.sizes import ModelSize, classifier_size, dense_classifier_size

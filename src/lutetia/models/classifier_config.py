@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.lut import GRADIENTS, MAX_ANCHORS, READS, Sums, check_int
+from lutetia.errors import ArgumentError, check_choice, check_int, fail
+from lutetia.lut import GRADIENTS, MAX_ANCHORS, READS, Sums
 from lutetia.models.fields import ModelConfig, check_number, sizes
 from lutetia.models.transformer_config import NORMS
 from lutetia.nn import COMPARISONS, check_dropout

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Self
 
-from lutetia.errors import ArgumentError, did_you_mean, fail
-from lutetia.lut import MAX_INT32, check_int
+from lutetia.errors import MAX_INT32, ArgumentError, check_int, did_you_mean, fail
 
 
 class ModelConfig:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from lutetia.errors import ArgumentError, fail
-from lutetia.lut import check_int
+from lutetia.errors import ArgumentError, check_int, fail
 from lutetia.models.fields import check_number, whole_numbers
 from lutetia.models.votes_config import VotesConfig
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
-from lutetia.lut import INTEGER_DTYPES, check_int
+from lutetia._shared.dtypes import INTEGER_DTYPES
+from lutetia.errors import ArgumentError, check_int, check_memory, check_tensor, fail
 from lutetia.models.fields import check_bool
 from lutetia.models.sampling import Sampling, choose, uniform
 

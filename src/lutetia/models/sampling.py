@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, DataError, fail
-from lutetia.lut import check_int
+from lutetia.errors import ArgumentError, DataError, check_int, fail
 from lutetia.models.fields import check_number
 
 

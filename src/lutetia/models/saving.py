@@ -20,11 +20,12 @@ from torch import Tensor
 
 from lutetia import toml
 from lutetia._shared import folders
+from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import path_of
-from lutetia.lut import FLOATS, checked_anchors
+from lutetia.lut import checked_anchors
 from lutetia.models.building import KINDS, Model
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
 from lutetia.models.sizes import ModelSize

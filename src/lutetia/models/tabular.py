@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lutetia._shared.dtypes import FLOATS
 from lutetia.errors import check_memory, check_range, check_tensor, fail
-from lutetia.lut import FLOATS
 from lutetia.models.building import Model
 from lutetia.models.encoding import TOP, Encoding
 from lutetia.models.gates import Gates

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.lut import MAX_ANCHORS, check_int
+from lutetia.errors import ArgumentError, check_choice, check_int, fail
+from lutetia.lut import MAX_ANCHORS
 from lutetia.models.fields import ModelConfig, check_number, sizes, whole_numbers
 from lutetia.models.gates_config import check_windows
 

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lutetia
-from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut import INTEGER_DTYPES, IndexCache, SynapseMeta, check_int, check_lengths
+from lutetia._shared.dtypes import INTEGER_DTYPES
+from lutetia.errors import ArgumentError, check_int, check_tensor, fail
+from lutetia.lut import IndexCache, SynapseMeta, check_lengths
 from lutetia.models import generation
 from lutetia.models.building import STD, Model, linear, norm_of
 from lutetia.models.cache import ModelCache

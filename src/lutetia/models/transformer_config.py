@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.lut import GRADIENTS, MAX_ANCHORS, MAX_INT32, READS, Sums, check_algorithm, check_bits, check_int
+from lutetia.errors import MAX_INT32, ArgumentError, check_choice, check_int, fail
+from lutetia.lut import GRADIENTS, MAX_ANCHORS, READS, Sums, check_algorithm, check_bits
 from lutetia.models.fields import ModelConfig, check_bool, check_number
 from lutetia.nn import check_dropout, check_orders
 

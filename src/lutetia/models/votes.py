@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
-from lutetia.lut import MAX_INT32, check_int
+from lutetia.errors import MAX_INT32, ArgumentError, check_int, check_memory, check_tensor, fail
 from lutetia.models.building import Model
 from lutetia.models.fields import check_number, sizes
 from lutetia.models.sizes import ModelSize, votes_size

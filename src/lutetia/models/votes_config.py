@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lutetia.errors import ArgumentError, fail
-from lutetia.lut import check_int
+from lutetia.errors import ArgumentError, check_int, fail
 from lutetia.models.fields import ModelConfig, check_number, sizes
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.threads import spread
-from lutetia.errors import ArgumentError, check_choice, check_memory, check_tensor, fail
-from lutetia.lut import FLOATS, INTEGER_DTYPES, MAX_ANCHORS, check_int, check_thresholds
+from lutetia.errors import ArgumentError, check_choice, check_int, check_memory, check_tensor, fail
+from lutetia.lut import MAX_ANCHORS, check_thresholds
 from lutetia.nn.thresholds import COMPARISONS
 
 Array = np.ndarray[Any, Any]

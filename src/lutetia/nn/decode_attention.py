@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lutetia._shared.dtypes import FLOATS
 from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill, turn
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
-from lutetia.lut import FLOATS
 from lutetia.nn.projected_lut import check_dtype_of
 
 MAX_SIZE = 2**20  # inputs or heads

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lutetia.errors import ArgumentError, check_choice, check_module, check_range, check_tensor, fail
+from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
+from lutetia.errors import ArgumentError, check_choice, check_int, check_module, check_range, check_tensor, fail
 from lutetia.lut import (
     DEFAULT_META,
-    FLOATS,
     GRADIENTS,
-    INTEGER_DTYPES,
     MAX_ANCHORS,
     READS,
     SCALAR_NAMES,
@@ -32,7 +31,6 @@ from lutetia.lut import (
     Tables,
     Wiring,
     check_anchors,
-    check_int,
     check_thresholds,
     full,
     quickly,

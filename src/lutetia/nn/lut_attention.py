@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import check_tensor, fail
+from lutetia.errors import check_int, check_tensor, fail
 from lutetia.lut import (
     DEFAULT_META,
     IndexCache,
@@ -17,7 +17,6 @@ from lutetia.lut import (
     Tables,
     check_algorithm,
     check_bits,
-    check_int,
     decode,
     in_graph,
     run_attention,

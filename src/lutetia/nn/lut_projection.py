@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import check_tensor, fail
-from lutetia.lut import DEFAULT_META, MAX_INT32, LayerDescription, SynapseMeta, check_int, growth, random_anchors
+from lutetia.errors import MAX_INT32, check_int, check_tensor, fail
+from lutetia.lut import DEFAULT_META, LayerDescription, SynapseMeta, growth, random_anchors
 from lutetia.nn.lut import LUT
 
 

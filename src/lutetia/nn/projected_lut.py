@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import check_tensor
-from lutetia.lut import FLOATS, MAX_INT32, LayerDescription, SynapseMeta, Synapses, check_int, growth, random_anchors
+from lutetia._shared.dtypes import FLOATS
+from lutetia.errors import MAX_INT32, check_int, check_tensor
+from lutetia.lut import LayerDescription, SynapseMeta, Synapses, growth, random_anchors
 from lutetia.nn.lut import LUT, drawn
 
 COMPRESS_STD = 0.02

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lutetia._shared.dtypes import FLOATS
 from lutetia.errors import check_tensor, fail
-from lutetia.lut import FLOATS, MAX_ANCHORS, sum_dtype
+from lutetia.lut import MAX_ANCHORS, sum_dtype
 from lutetia.nn.lut import LUT
 
 CHUNK = 2**22  # weights of which differences are held at once

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.sampling import draw_distinct
-from lutetia.errors import ArgumentError, check_choice, check_tensor
-from lutetia.lut import FLOATS, MAX_ANCHORS, MAX_INT32, check_int, random_anchors
+from lutetia.errors import MAX_INT32, ArgumentError, check_choice, check_int, check_tensor
+from lutetia.lut import MAX_ANCHORS, random_anchors
 
 COMPARISONS = ("pairs", "thresholds", "mixed")  # what anchors compare an input with: another, a constant, or both by turns
 RANGE = (-1.0, 1.0)  # from which thresholds are drawn

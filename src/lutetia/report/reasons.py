@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import relevance
+from lutetia._shared.dtypes import FLOATS
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
-from lutetia.lut import FLOATS
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, as_floats
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation

@@ -6,20 +6,19 @@ A second entry b of n_inputs or more stands for a constant: the bit is set when 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.memo import Memo, private_copy
 from lutetia._shared.sampling import draw_distinct, unrank
-from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.sums import FLOATS, sum_dtype
+from lutetia.errors import MAX_INT32, ArgumentError, check_int, check_tensor, fail
+from lutetia.lut.sums import sum_dtype
 
 MAX_ANCHORS = 24  # a table has at most 2**24 rows
-MAX_INT32 = 2**31 - 1
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no tensors that only stand for others
-INTEGER_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 
 class Comparisons(NamedTuple):
@@ -27,12 +26,6 @@ class Comparisons(NamedTuple):
 
     anchors: torch.Tensor
     thresholds: torch.Tensor | None = None
-
-
-def check_int(name: str, value: Any, low: int = 0, high: int = MAX_INT32) -> None:
-    """Check that a value is an integer within [low, high]."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        fail(name, value, f"an integer from {low} to {high}")
 
 
 def check_anchors(anchors: torch.Tensor, n_inputs: int, n_thresholds: int = 0) -> None:

@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from lutetia._shared.dtypes import INTEGER_DTYPES
 from lutetia._shared.sampling import bernoulli_places, keep_some
-from lutetia.errors import ArgumentError, check_choice, check_range, fail
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
+from lutetia.errors import MAX_INT32, ArgumentError, check_choice, check_int, check_range, fail
+from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Layout, Synapses
 

@@ -26,9 +26,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 
-from lutetia.errors import ArgumentError, DataError, check_choice, check_tensor, fail
+from lutetia.errors import ArgumentError, DataError, check_choice, check_int, check_tensor, fail
 from lutetia.files import check_file, write_atomically
-from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_int
+from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded, meta_from
 from lutetia.lut.connectivity.parts import Blocks, Groups, SynapseStatistics
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
+from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
+from lutetia.errors import MAX_INT32, ArgumentError, check_int, check_memory, check_tensor, fail
+from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.full import check_tensors, synapses_of
-from lutetia.lut.sums import FLOATS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

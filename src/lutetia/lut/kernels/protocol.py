@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from lutetia.errors import check_choice
-from lutetia.lut.connectivity.anchors import check_int
+from lutetia.errors import check_choice, check_int
 
 PRECISIONS = ("float32", "tf32", "bf16")  # of the products of cells, where a backend can choose
 READS = ("hard", "blend", "confidence", "confidence2")

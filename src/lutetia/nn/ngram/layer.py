@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.threads import spread
 from lutetia._uncompiled import uncompiled
-from lutetia.errors import ArgumentError, check_choice, check_module, check_range, check_tensor, fail
-from lutetia.lut import FLOATS, INTEGER_DTYPES, MAX_INT32, backend_name, check_int
+from lutetia.errors import MAX_INT32, ArgumentError, check_choice, check_int, check_module, check_range, check_tensor, fail
+from lutetia.lut import backend_name
 from lutetia.nn.ngram.hashing import REACH, Hash, addresses, begins_word, draw_multipliers
 
 GRADIENTS = ("sparse", "dense")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lutetia._shared.memory import uncleared
 from lutetia._shared.threads import over
-from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.connectivity.anchors import MAX_INT32, Comparisons
+from lutetia.errors import MAX_INT32, ArgumentError, check_tensor, fail
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.detect import anchor_array, detect
