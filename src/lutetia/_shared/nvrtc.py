@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import struct
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,3 +208,20 @@ def limits() -> Limits:
     found = [torch.cuda.get_device_properties(device) for device in range(torch.cuda.device_count())]
     shared = min(getattr(each, "shared_memory_per_block_optin", 48 * 1024) for each in found)
     return Limits(shared, min(each.multi_processor_count for each in found), min((each.major, each.minor) for each in found))
+
+
+def available(trial: Path, least: tuple[int, int], otherwise: str) -> bool:
+    """Whether a source like this one can be compiled and launched here, on GPUs of this compute capability at least.
+
+    Where only the compiler is missing, or fails, a warning says what happens otherwise. LUTETIA_NVRTC=0 turns all of it off.
+    """
+    if os.environ.get("LUTETIA_NVRTC") == "0" or not torch.cuda.is_available() or torch.version.cuda is None:
+        return False
+    if limits().capability < least:
+        return False
+    try:
+        compiled(trial, (), "sm_{}{}".format(*limits().capability))
+    except LutetiaError as error:
+        warnings.warn(f"{otherwise}: {error}", RuntimeWarning, stacklevel=3)
+        return False
+    return True

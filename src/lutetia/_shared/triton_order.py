@@ -1,4 +1,4 @@
-"""Integers put in order on CUDA, in Triton: counting sorts of the columns of a matrix, and its transpose.
+"""Integers put in order on CUDA, in Triton: counting sorts of the columns of a matrix, and transposes.
 
 Under TRITON_INTERPRET=1 everything runs on CPU tensors too.
 """
@@ -37,6 +37,17 @@ def transposed(x: Tensor) -> Tensor:
     n_rows, n_columns = x.shape
     out = x.new_empty(n_columns, n_rows)
     planned(transpose_kernel, (cdiv(n_rows, 64), cdiv(n_columns, 64)))(x.contiguous(), out, n_rows, n_columns, BLOCK=64)
+    return out
+
+
+def transposed_three(tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Three tensors of one shape, [..., N, T] -> [..., T, N], in one launch."""
+    *batch, n_rows, n_columns = tensors[0].shape
+    out = tuple(tensor.new_empty(*batch, n_columns, n_rows) for tensor in tensors)
+    if total := tensors[0].numel():
+        grid = (total // (n_rows * n_columns), cdiv(n_rows, 32), cdiv(n_columns, 32))
+        given = tuple(tensor.contiguous() for tensor in tensors)
+        planned(transpose_three_kernel, grid)(given, out, n_rows, n_columns, BLOCK=32)
     return out
 
 
@@ -84,6 +95,22 @@ def transpose_kernel(x_ptr, out_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
     mask = (row < n_rows)[:, None] & (column < n_columns)[None, :]
     tile = tl.load(x_ptr + row[:, None] * n_columns + column[None, :], mask=mask)
     tl.store(out_ptr + column[:, None] * n_rows + row[None, :], tl.trans(tile), mask=tl.trans(mask))
+
+
+@triton.jit
+def transpose_three_kernel(given, out, n_rows, n_columns, BLOCK: tl.constexpr):
+    """The same of three tensors [B, rows, columns]; one program per (b, tile of rows, tile of columns)."""
+    x_ptr, y_ptr, z_ptr = given
+    x_out, y_out, z_out = out
+    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.program_id(0).to(tl.int64) * n_rows * n_columns
+    mask = (row < n_rows)[:, None] & (column < n_columns)[None, :]
+    place = first + row[:, None] * n_columns + column[None, :]
+    to, to_mask = first + column[:, None] * n_rows + row[None, :], tl.trans(mask)
+    tl.store(x_out + to, tl.trans(tl.load(x_ptr + place, mask=mask)), mask=to_mask)
+    tl.store(y_out + to, tl.trans(tl.load(y_ptr + place, mask=mask)), mask=to_mask)
+    tl.store(z_out + to, tl.trans(tl.load(z_ptr + place, mask=mask)), mask=to_mask)
 
 
 # A counting sort without atomics: where thousands of rows share a few values, those would wait for each other.

@@ -6,8 +6,6 @@ write row by row of the batch. Only shapes decide it, so that a compiler, which 
 
 from __future__ import annotations
 
-import os
-import warnings
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import torch
 from torch import Tensor
 
 from lutetia._shared import nvrtc
-from lutetia.errors import LutetiaError
 
 SOURCES = Path(__file__).parent
 LEAST_BATCH, LEAST_READS = 2048, 2**21  # rows of a batch, and rows times detectors; below, the Triton kernels are as fast
@@ -65,14 +62,5 @@ def like(tensor: Tensor, by_detector: bool) -> Tensor:
 
 @cache
 def available() -> bool:
-    """Whether CUDA sources can be compiled and launched here; says so once where they cannot."""
-    if os.environ.get("LUTETIA_NVRTC") == "0" or not torch.cuda.is_available() or torch.version.cuda is None:
-        return False
-    if nvrtc.limits().capability < (8, 0):  # without asynchronous copies to shared memory
-        return False
-    try:
-        nvrtc.compiled(SOURCES / "trial.cu", (), "sm_{}{}".format(*nvrtc.limits().capability))
-    except LutetiaError as error:
-        warnings.warn(f"large LUT layers run on slower Triton kernels: {error}", RuntimeWarning, stacklevel=2)
-        return False
-    return True
+    """Whether these kernels can be compiled and launched here: capability 8 has asynchronous copies to shared memory."""
+    return nvrtc.available(SOURCES / "trial.cu", (8, 0), "large LUT layers run on slower Triton kernels")

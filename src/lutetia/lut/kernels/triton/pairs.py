@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lutetia._shared.launches import Planned, planned
 from lutetia._shared.numbers import cdiv, next_power_of_2
+from lutetia._shared.triton_order import transposed_three
 from lutetia.lut.kernels import cuda
 from lutetia.lut.kernels.cuda import pairs as cuda_pairs
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence
@@ -40,14 +41,7 @@ def by_detector(tensor: Tensor) -> Tensor:
 
 def all_by_detector(detected: Detected) -> Rows:
     """All three, [..., S, N_t] -> [..., N_t, S], contiguous, in one kernel."""
-    index, found = detected.indices, (detected.indices, *detected.closest)
-    *batch, length, n_detectors = index.shape
-    out = Rows(*(tensor.new_empty(*batch, n_detectors, length) for tensor in found))
-    if index.numel():
-        grid = (index.numel() // (length * n_detectors), cdiv(length, 32), cdiv(n_detectors, 32))
-        given = Rows(*(tensor.contiguous() for tensor in found))
-        planned(source.by_detector_kernel, grid)(given, out, length, n_detectors, BLOCK=32)
-    return out
+    return Rows(*transposed_three((detected.indices, *detected.closest)))
 
 
 def kind(length: int) -> str:

@@ -7,17 +7,14 @@ products, one per table and Q: the places n = b · S + j are put in order of the
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from lutetia._shared.triton_counts import bf16_product, bits_of, ones_in, product_of_counts
 from lutetia.lut.kernels.triton.source.basics import uncertainty_slope
-
-# The interpreter multiplies the bits of bfloat16 as if they were integers: there they are made float32 first.
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 class CellCase(NamedTuple):
@@ -44,21 +41,6 @@ class Counts(NamedTuple):
 
 
 @triton.jit
-def bf16_product(a, b, acc):
-    """acc + a · b, of two bfloat16 tensors."""
-    if INTERPRETED:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc)
-    else:
-        return tl.dot(a, b, acc)
-
-
-@triton.jit
-def bits_of(tensor):
-    """32 truth values [n, 32] as the bits of an int32 [n]."""
-    return tl.sum(tensor.to(tl.int32) << tl.arange(0, 32)[None, :], axis=1)
-
-
-@triton.jit
 def key_bits_kernel(index_ptr, out_ptr, length, n_detectors, words, N_K: tl.constexpr, BLOCK_K: tl.constexpr):
     """Which of 32 positions have index K, as bits: index [B, S, N_t] -> [B, N_t, words, K]; one program per (b and t, word)."""
     bt = tl.program_id(0).to(tl.int64)
@@ -77,18 +59,6 @@ def position_bits_kernel(pe_ptr, out_ptr, length, n_detectors, N_PE: tl.constexp
     found = tl.load(pe_ptr + d * n_detectors + t, mask=(d >= 0) & (s < length)[:, None], other=-1)
     for pe in range(1 << N_PE):
         tl.store(out_ptr + ((t * length + s) << N_PE) + pe, bits_of(found == pe), mask=s < length)
-
-
-@triton.jit
-def ones_in(bits):
-    """How many bits of an int32 are set."""
-    if INTERPRETED:
-        bits = bits.to(tl.uint32, bitcast=True)
-        bits = bits - ((bits >> 1) & 0x55555555)
-        bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
-        return (((bits + (bits >> 4)) & 0x0F0F0F0F) * 0x01010101 >> 24).to(tl.int32)
-    else:
-        return tl.inline_asm_elementwise("popc.b32 $0, $1;", "=r,r", [bits], dtype=tl.int32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -114,33 +84,6 @@ def count_cells_kernel(key_ptr, position_ptr, counts, numbers, CASE: tl.constexp
     at = (((b * length + j) * n_detectors + t) << (CASE.N_C + CASE.N_PE)) + (k << CASE.N_PE) + pe
     tl.store(counts.stat + at, count.to(counts.stat.dtype.element_ty), mask=j < length)
     tl.store(counts.wide + tl.zeros_like(count), 1, mask=count > 255)
-
-
-@triton.jit
-def product_of_counts(count, other, acc, wide, PRECISION: tl.constexpr):
-    """acc + count · other: counts [n, k] of 8 bits are exact in bfloat16, and three bfloat16 make up the 24 of a float32.
-
-    wide: some counts have more. Their upper part is a product of its own.
-    """
-    if PRECISION == "tf32":
-        return tl.dot(count.to(tl.float32), other, acc, input_precision="tf32")
-    else:
-        low = (count & 255).to(tl.float32).to(tl.bfloat16)
-        first = other.to(tl.bfloat16)
-        acc = bf16_product(low, first, acc)
-        if PRECISION == "float32":
-            rest = other - first.to(tl.float32)
-            second = rest.to(tl.bfloat16)
-            third = (rest - second.to(tl.float32)).to(tl.bfloat16)
-            acc = bf16_product(low, second, acc)
-            acc = bf16_product(low, third, acc)
-        if wide != 0:
-            high = (count - (count & 255)).to(tl.float32).to(tl.bfloat16)
-            acc = bf16_product(high, first, acc)
-            if PRECISION == "float32":
-                acc = bf16_product(high, second, acc)
-                acc = bf16_product(high, third, acc)
-        return acc
 
 
 @triton.jit

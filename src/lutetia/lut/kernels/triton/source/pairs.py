@@ -15,23 +15,6 @@ from torch import Tensor
 
 from lutetia.lut.kernels.triton.source.basics import from_units, to_fixed, uncertainty_slope, units
 
-# ---- what detectors found ---------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def by_detector_kernel(rows, out, length, n_detectors, BLOCK: tl.constexpr):
-    """The tensors of `Detected`, [B, S, N_t] each, as [B, N_t, S]; one program per (b, tile of positions, tile of detectors)."""
-    s = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    t = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    first = tl.program_id(0).to(tl.int64) * length * n_detectors
-    mask = (s < length)[:, None] & (t < n_detectors)[None, :]
-    place = first + s[:, None] * n_detectors + t[None, :]
-    to, to_mask = first + t[:, None] * length + s[None, :], tl.trans(mask)
-    tl.store(out.indices + to, tl.trans(tl.load(rows.indices + place, mask=mask)), mask=to_mask)
-    tl.store(out.min_delta + to, tl.trans(tl.load(rows.min_delta + place, mask=mask)), mask=to_mask)
-    tl.store(out.min_delta_index + to, tl.trans(tl.load(rows.min_delta_index + place, mask=mask)), mask=to_mask)
-
-
 # ---- walking pairs ---------------------------------------------------------------------------------------------------
 # One program walks the earlier positions of one place, for one detector or a few. Those that run at one time belong to few
 # detectors, so that a row which is read again comes out of the cache.
