@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from lut.oracle import SHAPES, WIRINGS, Case, gradients, make_case
+from lutetia._shared import backward
 from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import SynapseMeta, lut, use_backend
-from lutetia.lut.autograd import policies
 from lutetia.nn import LUT
 
 RATE = 0.3
@@ -228,7 +228,7 @@ def test_a_backward_that_fails_takes_no_step() -> None:
     with pytest.raises(ZeroDivisionError):
         step_in_place(case, weight, x).sum().backward()
     assert torch.equal(weight, case.weight)
-    assert len(policies._passes) == 0
+    assert len(backward._endings) == 0
     step_in_place(case, weight).backward(case.grad)
     torch.testing.assert_close(weight.detach(), case.weight - RATE * dense_gradient(case, case.x, case.grad))
 
@@ -267,7 +267,7 @@ def test_nothing_is_kept_after_a_step() -> None:
     del y
     gc.collect()
     assert seen() is None
-    assert len(policies._passes) == 0
+    assert len(backward._endings) == 0
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
+from lutetia._shared.windows import pair_of
 from lutetia.lut import SCALARS
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
 from lutetia.models.gates_config import GateNetworkConfig, seen_bits
@@ -124,16 +125,12 @@ def _projected(n_inputs: int, n_outputs: int, heads: int, head_width: int, detec
 
 def _windows(layer: Projection2dLayer, before: tuple[int, ...]) -> tuple[int, int, int]:
     """The detectors of a layer, and the inputs and the outputs in the windows of each."""
-    field, projection = _pair(layer.receptive_field), _pair(layer.projection)
+    field, projection = pair_of("receptive_field", layer.receptive_field), pair_of("projection", layer.projection)
     if layer.grid is not None:
-        positions = math.prod(_pair(layer.grid))
+        positions = math.prod(pair_of("grid", layer.grid))
     else:
         assert layer.stride is not None
-        sides = zip(before[-2:], field, _pair(layer.stride), strict=True)
+        sides = zip(before[-2:], field, pair_of("stride", layer.stride), strict=True)
         positions = math.prod(max(0, side - window) // stride + 1 for side, window, stride in sides)
     inputs, outputs = math.prod(before[:-2] + field), math.prod(layer.out_shape[:-2] + projection)
     return positions * layer.detectors_per_position, inputs, outputs
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from lutetia._shared.windows import Size
 from lutetia.errors import MAX_INT32, check_int, check_tensor, fail
 from lutetia.lut import DEFAULT_META, LayerDescription, SynapseMeta, growth, random_anchors
 from lutetia.nn.lut import LUT
@@ -30,12 +31,12 @@ class LUTProjection2d(nn.Module):
         in_shape: tuple[int, ...],
         out_shape: tuple[int, ...],
         *,
-        receptive_field: growth.Size,
-        projection: growth.Size,
+        receptive_field: Size,
+        projection: Size,
         n_anchors: int,
         detectors_per_position: int = 1,
-        grid: growth.Size | None = None,
-        stride: growth.Size | None = None,
+        grid: Size | None = None,
+        stride: Size | None = None,
         placement: str = "grid",
         keep: float = 1.0,
         meta: SynapseMeta = DEFAULT_META,

@@ -8,8 +8,6 @@ the weight does the rest, once its gradient is computed.
 from __future__ import annotations
 
 import math
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lutetia import flow
+from lutetia._shared.backward import at_end_of_pass, is_wanted
 from lutetia._shared.direct import is_quiet
 from lutetia._shared.prepared import Prepared
 from lutetia.errors import ArgumentError, fail
@@ -66,7 +65,7 @@ class Dense(torch.autograd.Function):
         if quick is not None and not torch.is_grad_enabled() and quick.takes(grads[0]) and is_quiet() and not flow.recording():
             return *_quick_gradients(ctx, quick, grads[0]), None, None
         with torch.no_grad():
-            gradients = formula.backward(ctx, grads, formula.weight_at >= 0 and _wanted(ctx, formula.weight_at))
+            gradients = formula.backward(ctx, grads, formula.weight_at >= 0 and is_wanted(ctx, formula.weight_at))
         if torch.is_grad_enabled():  # in a pass that makes a graph of itself each says that it has none of its own
             gradients = [None if gradient is None else Once.apply(gradient.requires_grad_()) for gradient in gradients]
         return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
@@ -102,23 +101,13 @@ def _quick_gradients(ctx: Any, quick: Prepared, grad: Tensor) -> tuple[Tensor | 
     if to_weight and not quick.by_grad:
         try:
             to_weight = torch._C._will_engine_execute_node(ctx.next_functions[1][0])
-        except RuntimeError:  # as in `_wanted`; it takes 10 µs, so that after one of these nobody asks again
+        except RuntimeError:  # as in `is_wanted`; it takes 10 µs, so that after one of these nobody asks again
             quick.by_grad = True
     if not ctx.needs_input_grad[0]:
         return None, launches.to_weight(grad, saved[0], quick.facts.size) if to_weight else None
     if to_weight:
         return launches.gradients(grad, saved[6], saved[:3], quick.facts.size)
     return launches.to_inputs(grad, saved[6], saved[:3]), None
-
-
-def _wanted(ctx: Any, place: int) -> bool:
-    """Whether this backward pass needs the gradient of an input, which `needs_input_grad` does not say."""
-    if not ctx.needs_input_grad[place]:
-        return False
-    try:
-        return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
-    except RuntimeError:  # torch.autograd.grad asks for a leaf, of which torch does not tell
-        return True
 
 
 # ---- sparse ----------------------------------------------------------------------------------------------------------
@@ -199,7 +188,7 @@ class Token(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None]:
-        _pass_of_now().add(ctx.step)
+        at_end_of_pass(_Steps).add(ctx.step)
         return None, None
 
 
@@ -220,8 +209,8 @@ class InPlace(torch.autograd.Function):
         return *gradients, grad.new_zeros((), dtype=ctx.token_dtype), None, None
 
 
-class _Pass:
-    """The steps of one backward pass, taken when it ends. Owned by the pass: one that fails takes none of them."""
+class _Steps:
+    """The steps of one backward pass, taken when it ends; one that fails takes none of them."""
 
     def __init__(self) -> None:
         self.uses: dict[tuple[Any, ...], tuple[WeightStep, list[tuple[Tensor, Record]]]] = {}
@@ -240,22 +229,6 @@ class _Pass:
         together, self.uses = self.uses, {}
         for step, uses in together.values():
             _take(step, uses)
-
-
-_passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
-
-
-def _pass_of_now() -> _Pass:
-    """The backward pass of this thread; several threads may share one."""
-    number = torch._C._current_graph_task_id()
-    with _lock:
-        current = _passes.get(number)
-        if current is None:
-            current = _passes[number] = _Pass()
-            # Only the engine's list of callbacks keeps the pass alive.
-            torch.autograd.Variable._execution_engine.queue_callback(current.finish)
-    return current
 
 
 @torch.no_grad()

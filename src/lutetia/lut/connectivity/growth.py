@@ -7,20 +7,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
-from lutetia._shared.dtypes import INTEGER_DTYPES
+from lutetia._shared.arrays import integers_of
 from lutetia._shared.sampling import bernoulli_places, keep_some
+from lutetia._shared.windows import Size, corners_of, offsets, pair_of, pixels_of, room_for
 from lutetia.errors import MAX_INT32, ArgumentError, check_choice, check_int, check_range, fail
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Layout, Synapses
-
-Pair: TypeAlias = tuple[int, int]  # height and width
-Size: TypeAlias = int | Pair  # one number stands for both
 
 DEFAULT_META = SynapseMeta()
 
@@ -70,14 +68,14 @@ def from_edges(
     shared layout. `meta_ids`, integer [n], holds the index in `metas` of each; without it all have the first.
     """
     _check_sizes(n_detectors, n_anchors, n_outputs, metas)
-    table = _integers("edges", edges)
+    table = integers_of("edges", edges)
     if table.ndim != 2 or table.shape[1] not in (2, 3):
         fail("the shape of edges", list(table.shape), "[n, 3] (detector, row, output) or [n, 2] (detector, output)")
     names = ("detector", "row", "output") if table.shape[1] == 3 else ("detector", "output")
     ends = {"detector": n_detectors, "row": 1 << n_anchors, "output": n_outputs}
     for column, name in zip(table.T, names, strict=True):
         _check_below("edge", name, column, ends[name])
-    meta = np.zeros(len(table), dtype=np.int64) if meta_ids is None else _integers("meta_ids", meta_ids)
+    meta = np.zeros(len(table), dtype=np.int64) if meta_ids is None else integers_of("meta_ids", meta_ids)
     if meta.shape != (len(table),):
         fail("the shape of meta_ids", list(meta.shape), f"[{len(table)}], one per edge")
     _check_below("edge", "meta", meta, len(metas))
@@ -116,11 +114,9 @@ def windows_2d(
     Each position has `detectors_per_position` detectors, numbered one after another. Of the outputs in its projection a
     detector keeps a fraction `keep`, rounded, at least one, drawn at random for each detector.
     """
-    image, window = _pair("input_size", input_size), _pair("field", field)
-    target, patch = _pair("output_size", output_size), _pair("projection", projection)
-    for name, small, of, big in (("field", window, "input_size", image), ("projection", patch, "output_size", target)):
-        if small[0] > big[0] or small[1] > big[1]:
-            fail(name, small, f"no larger than {of}, which is {big}")
+    image, window = pair_of("input_size", input_size), pair_of("field", field)
+    target, patch = pair_of("output_size", output_size), pair_of("projection", projection)
+    rooms = [room_for("field", window, "input_size", image), room_for("projection", patch, "output_size", target)]
     numbers = {"in_channels": in_channels, "out_channels": out_channels, "detectors_per_position": detectors_per_position}
     for name, number in numbers.items():
         check_int(name, number, 1)
@@ -131,24 +127,16 @@ def windows_2d(
         raise ArgumentError(f"grid is {grid!r} and stride is {stride!r}, expected one of the two")
     rng = _generator(seed)
 
-    # The last offset at which a window still lies inside its image, down and across, of the input and of the output.
-    rooms = [(big[0] - small[0], big[1] - small[1]) for big, small in ((image, window), (target, patch))]
-    if grid is not None:  # this many offsets, evenly spread; a single one lies in the middle
-        counts = _pair("grid", grid)
-        axes = [[_rescale(np.arange(n), n - 1, space) for n, space in zip(counts, room, strict=True)] for room in rooms]
-    else:  # every step that fits in the input, and the same offsets as far across the output
-        steps = [np.arange(0, space + 1, step) for space, step in zip(rooms[0], _pair("stride", stride), strict=True)]
-        axes = [steps, [_rescale(*axis) for axis in zip(steps, *rooms, strict=True)]]
+    axes = offsets(rooms, None if grid is None else pair_of("grid", grid), None if stride is None else pair_of("stride", stride))
     n_positions, n_outputs = len(axes[0][0]) * len(axes[0][1]), out_channels * target[0] * target[1]
     _check_sizes(n_positions * detectors_per_position, n_anchors, n_outputs)
     if placement == "sampled":
         places = rng.random((n_positions, 2))
         here, there = (np.floor(places * (np.array(room) + 1)).astype(np.int64) for room in rooms)
     else:
-        here, there = (np.stack(np.meshgrid(*axis, indexing="ij"), axis=-1).reshape(-1, 2) for axis in axes)
-
-    fields = _window_indices(here, image, window, in_channels).repeat(detectors_per_position, axis=0)
-    outputs = _window_indices(there, target, patch, out_channels).repeat(detectors_per_position, axis=0)
+        here, there = map(corners_of, axes)
+    fields = pixels_of(here, image, window, in_channels).repeat(detectors_per_position, axis=0)
+    outputs = pixels_of(there, target, patch, out_channels).repeat(detectors_per_position, axis=0)
     outputs = keep_some(rng, outputs, max(1, round(keep * outputs.shape[1])))
     return torch.from_numpy(fields), _same_width(outputs, n_anchors, n_outputs, meta)
 
@@ -179,21 +167,6 @@ def _same_width(targets: np.ndarray, n_anchors: int, n_outputs: int, meta: Synap
     start, meta_of = torch.arange(n_detectors + 1) * width, torch.zeros(targets.size, dtype=torch.int32)
     lists = (start, torch.from_numpy(targets.reshape(-1)), meta_of)
     return Synapses(n_detectors, 1 << n_anchors, n_outputs, "shared", *lists, (meta,))
-
-
-# Windows.
-
-
-def _window_indices(corner: np.ndarray, image: Pair, window: Pair, channels: int) -> np.ndarray:
-    """The pixels of each window, increasing, int32 [n, channels·height·width]; corner [n, 2] is its top left."""
-    channel = np.arange(channels)[:, None, None] * image[0] * image[1]
-    inside = channel + np.arange(window[0])[:, None] * image[1] + np.arange(window[1])
-    return (corner @ np.array([image[1], 1]))[:, None].astype(np.int32) + inside.reshape(-1).astype(np.int32)
-
-
-def _rescale(offset: np.ndarray, old: int, new: int) -> np.ndarray:
-    """Offsets in 0..old moved to 0..new, rounded half up; the middle of new where old is 0."""
-    return (2 * offset * new + old) // (2 * old) if old else np.full_like(offset, new // 2)
 
 
 # Checks.
@@ -227,27 +200,6 @@ def _check_distinct(place: np.ndarray, table: np.ndarray, names: tuple[str, ...]
     k = int((earlier != np.arange(len(place))).argmax())
     what = ", ".join(f"{name} {value}" for name, value in zip(names, table[k], strict=True))
     raise ArgumentError(f"edge {k} repeats edge {earlier[k]} ({what}), expected every edge once")
-
-
-def _pair(name: str, size: Size | None) -> Pair:
-    pair = (size, size) if isinstance(size, int) else size
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        fail(name, size, "a number or a pair (height, width)")
-    for number in pair:
-        check_int(name, number, 1)
-    return pair[0], pair[1]
-
-
-def _integers(name: str, values: Any) -> np.ndarray:
-    """A tensor, array or list of integers as int64."""
-    if not isinstance(values, torch.Tensor):
-        try:
-            values = torch.from_numpy(np.asarray(values))
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"{name} is not an array of integers: {error}") from error
-    if values.dtype not in INTEGER_DTYPES or values.layout != torch.strided or values.is_meta:
-        fail(name, values, "an integer dtype, dense and not on meta")
-    return values.cpu().numpy().astype(np.int64)
 
 
 def _generator(seed: int) -> np.random.Generator:

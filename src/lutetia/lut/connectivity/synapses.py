@@ -23,11 +23,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_safetensors
+from safetensors import SafetensorError
 
+from lutetia._shared.tensor_files import read_tensors, write_tensors
 from lutetia.errors import ArgumentError, DataError, check_choice, check_int, check_tensor, fail
-from lutetia.files import check_file, write_atomically
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded, meta_from
 from lutetia.lut.connectivity.parts import Blocks, Groups, SynapseStatistics
@@ -380,23 +379,16 @@ class Synapses:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; the file appears whole or not at all."""
-        data = {name: tensor.cpu() for name, tensor in self.tensors().items()}
-        content = to_safetensors(data, {"kind": FILE_KIND, "header": json.dumps(self.header(), allow_nan=False)})
-        with write_atomically(path) as file:
-            file.write(content)
+        write_tensors(path, self.tensors(), {"kind": FILE_KIND, "header": json.dumps(self.header(), allow_nan=False)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Synapses:
         """Read and check what `save` wrote."""
-        check_file(path, "saved synapses")
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("kind") != FILE_KIND:
-                    raise DataError(f"{path} is of kind {metadata.get('kind')!r}, expected {FILE_KIND!r}")
-                # Cloned: what safe_open returns may still be the file's own pages.
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            header = json.loads(metadata.get("header", ""))
+            tensors, words = read_tensors(path, "saved synapses")
+            if words.get("kind") != FILE_KIND:
+                raise DataError(f"{path} is of kind {words.get('kind')!r}, expected {FILE_KIND!r}")
+            header = json.loads(words.get("header", ""))
             return cls.from_tensors(tensors, header if isinstance(header, dict) else {}).to(device)
         except (OSError, SafetensorError, ValueError, RecursionError) as error:
             raise DataError(f"{path} cannot be read as synapses: {error}") from error

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_safetensors
+from safetensors import SafetensorError
 
+from lutetia._shared.tensor_files import read_tensors, write_tensors
 from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import check_file, path_of, read_json, write_atomically
 from lutetia.precompute.tables.domains import Domain
@@ -30,16 +30,15 @@ def save(table: IOTable, path: str | os.PathLike[str]) -> None:
         "default": table.default,
     }
     if Path(path).suffix == ".json":
-        text = json.dumps({**header, "pairs": table.pairs()}).encode()
+        with write_atomically(path) as file:
+            file.write(json.dumps({**header, "pairs": table.pairs()}).encode())
     elif Path(path).suffix == ".safetensors":
         tensors = {"outputs": table.outputs.contiguous()}
         if not table.is_complete:
             tensors["inputs"] = table.inputs.contiguous()
-        text = to_safetensors(tensors, {"lutetia": json.dumps(header)})
+        write_tensors(path, tensors, {"lutetia": json.dumps(header)})
     else:
         fail("path", str(path), "a name that ends in .safetensors or .json")
-    with write_atomically(path) as file:
-        file.write(text)
 
 
 def load(path: str | os.PathLike[str]) -> IOTable:
@@ -70,10 +69,9 @@ def _load_json(path: str | os.PathLike[str]) -> IOTable:
 def _load_safetensors(path: str | os.PathLike[str]) -> IOTable:
     from lutetia.precompute.tables.table import IOTable
 
-    with safe_open(str(path), framework="pt") as file:
-        domains, default = _header(json.loads((file.metadata() or {}).get("lutetia", "{}")))
-        inputs = file.get_tensor("inputs") if "inputs" in file.keys() else None  # noqa: SIM118 (no iteration here)
-        return IOTable(inputs, file.get_tensor("outputs"), domain=domains, default=default)
+    tensors, words = read_tensors(path, "a saved table")
+    domains, default = _header(json.loads(words.get("lutetia", "{}")))
+    return IOTable(tensors.get("inputs"), tensors["outputs"], domain=domains, default=default)
 
 
 def _header(data: object) -> tuple[tuple[Domain, ...], list[int] | None]:

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.arrays import array_of, float_array_of, new_array
 from lutetia._shared.threads import over
 from lutetia.lut.connectivity.anchors import Comparisons, check_anchors
-from lutetia.lut.kernels.cpu.plan import array_of, float_array_of, loop, new_array, raise_if
+from lutetia.lut.kernels.cpu.plan import loop, raise_if
 from lutetia.lut.kernels.protocol import Detected
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions

@@ -12,40 +12,15 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from lutetia._shared.arrays import array_of
 from lutetia._shared.threads import OUT_OF_MEMORY
 from lutetia.errors import require
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.connectivity.parts import layout_for
 from lutetia.lut.kernels.cpu.arrays import Layer, Places
 from lutetia.lut.sums import FLOAT, Sums, raise_overflow
-
-BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}  # numba has neither: the loops decode the bits
-
-
-def array_of(tensor: Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor, or of a contiguous copy; int32 as unsigned, halves as their bits."""
-    # Looking before each step is quicker than taking it: at batch 1 these few calls cost as much as the kernel.
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    if tensor.dtype in BITS:
-        tensor = tensor.view(BITS[tensor.dtype])
-    array = tensor.numpy()
-    return array.view(np.uint32) if array.dtype == np.int32 else array
-
-
-def float_array_of(tensor: Tensor) -> np.ndarray:
-    """The same, in the dtype in which its elements are added."""
-    return array_of(tensor.float() if tensor.dtype in BITS else tensor)
-
-
-def new_array(shape: tuple[int, ...], *operands: Tensor) -> np.ndarray:
-    """An uninitialised array for sums of these operands."""
-    return np.empty(shape, np.float64 if any(tensor.dtype == torch.float64 for tensor in operands) else np.float32)
 
 
 @cache

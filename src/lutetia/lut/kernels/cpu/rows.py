@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.arrays import array_of, float_array_of, new_array
 from lutetia._shared.memory import uncleared
 from lutetia._shared.threads import over
 from lutetia.errors import MAX_INT32, ArgumentError, check_tensor, fail
@@ -20,7 +21,7 @@ from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.detect import anchor_array, detect
-from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, loop, new_array, plan_of, raise_if, scale_of
+from lutetia.lut.kernels.cpu.plan import Plan, loop, plan_of, raise_if, scale_of
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import factors, rows_read

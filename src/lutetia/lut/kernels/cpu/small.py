@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.arrays import array_of
 from lutetia._shared.threads import SMALLEST_SHARE
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.cpu.plan import array_of, loop, plan_of, scale_of
+from lutetia.lut.kernels.cpu.plan import loop, plan_of, scale_of
 from lutetia.lut.kernels.cpu.rows import check_anchors_fit, weight_array
 from lutetia.lut.sums import FLOAT
 

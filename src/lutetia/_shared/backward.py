@@ -1,0 +1,44 @@
+"""What a backward pass wants, and what is done when all of it is done."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+
+class Ending(Protocol):
+    """What the nodes of one backward pass collect."""
+
+    def finish(self) -> None:
+        """The pass has ended. One that fails never calls this."""
+
+
+E = TypeVar("E", bound=Ending)
+_endings: weakref.WeakValueDictionary[tuple[Any, int], Any] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def at_end_of_pass(make: Callable[[], E]) -> E:
+    """make(), once in the backward pass of this thread, which several threads may share; it is finished when the pass ends."""
+    key = (make, torch._C._current_graph_task_id())
+    with _lock:
+        ending: E | None = _endings.get(key)
+        if ending is None:
+            ending = _endings[key] = make()
+            # Only the engine's list of callbacks keeps it alive: that of a pass which fails is gone.
+            torch.autograd.Variable._execution_engine.queue_callback(ending.finish)
+    return ending
+
+
+def is_wanted(ctx: Any, place: int) -> bool:
+    """Whether this backward pass needs the gradient of an input, which `needs_input_grad` does not say."""
+    if not ctx.needs_input_grad[place]:
+        return False
+    try:
+        return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
+    except RuntimeError:  # torch.autograd.grad asks for a leaf, of which torch does not tell
+        return True
