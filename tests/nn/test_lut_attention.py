@@ -15,7 +15,7 @@ from torch import Tensor
 from lut.oracle import sequence_blend
 from lutetia import flow
 from lutetia.errors import ArgumentError, OverflowInSumError
-from lutetia.lut import IndexCache, SynapseMeta, decode, growth, lut_attention, use_backend
+from lutetia.lut import IndexCache, LayerDescription, SynapseMeta, decode, growth, lut_attention, use_backend
 from lutetia.nn import LUT, LUTAttention, clamp_after_step
 
 GENERAL = growth.random(3, 5, 4, 0.6, seed=1)
@@ -309,6 +309,20 @@ def test_rows_may_be_reordered_and_forgotten() -> None:
     assert repr(cache) == "IndexCache(lengths=[4, 6, 6, 5], max_length=8)"
     cache.reset()
     assert not cache.lengths.any()
+
+
+@pytest.mark.parametrize("wiring", ["full", "sparse"])
+def test_decoding_reads_the_description_of_a_layer(wiring: str) -> None:
+    class Doubled(LUTAttention):
+        def describe(self) -> LayerDescription:
+            about = super().describe()
+            return about._replace(weight=2 * about.weight)
+
+    synapses = None if wiring == "full" else growth.random(3, 6, 4, 0.5, seed=0)
+    layer, x = Doubled(6, 4, 3, 2, 2, 8, synapses=synapses, seed=0), torch.randn(2, 5, 6)
+    cache = layer.new_cache(2)
+    decoded = torch.cat([layer(x[:, :3], cache=cache), layer(x[:, 3:4], cache=cache), layer(x[:, 4:], cache=cache)], 1)
+    torch.testing.assert_close(decoded, 2 * layer(x).detach())
 
 
 def test_a_cache_that_cannot_take_more_is_left_as_it_was() -> None:

@@ -21,7 +21,7 @@ from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call
 from lutetia.lut.autograd.quick import quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
-from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, check_tensors
+from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, check_tensors
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
@@ -113,6 +113,12 @@ class LayerDescription(NamedTuple):
     read: Read = Read()
     thresholds: Tensor | None = None  # [n_thresholds]: the constants that anchors name by n_inputs, n_inputs + 1, ...
     in_shape: tuple[int, ...] = ()  # of one input: (n_inputs,), or the shape of an image
+
+    @property
+    def tables(self) -> Tables:
+        """Its tensors, as the ops take them."""
+        synapses = None if isinstance(self.connectivity, Full) else self.connectivity
+        return Tables(self.weight, self.anchors, Wiring.of(synapses), self.positions, self.thresholds)
 
 
 # ---- one step --------------------------------------------------------------------------------------------------------

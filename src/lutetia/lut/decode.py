@@ -7,9 +7,8 @@ often each of the C = 2**N_c indices was seen, and a step that has more than C e
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,15 +17,15 @@ from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.memo import Memo
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_int, check_memory, check_tensor, fail
-from lutetia.lut.api import Options, Tables, check_attention, check_lengths
+from lutetia.lut.api import LayerDescription, Options, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import output_dtype, positions_of, ready, solid, with_algorithm
-from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.connectivity.full import Full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.backend import Backend
-from lutetia.lut.kernels.protocol import Detected, Sequence
+from lutetia.lut.kernels.protocol import Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
-from lutetia.lut.sums import from_units, sum_dtype, to_units
+from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
 
 HOST = torch.device("cpu")
 NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of this many
@@ -50,7 +49,6 @@ class IndexCache:
         self.counts: Tensor | None = None
         self._counted = torch.zeros_like(self.lengths)  # the lengths that counts stand for
         self.owner: int | None = None
-        self._places: tuple[weakref.ref[Tensor], int, Tensor] | None = None
 
     @property
     def max_length(self) -> int:
@@ -123,21 +121,21 @@ class IndexCache:
         self.counts[row] = self.counts[row].scatter_add(2, seen, torch.ones_like(seen, dtype=torch.int32))
         self._counted = self.lengths.clone()
 
-    def places_of(self, positions: Tensor, kernels: Backend) -> Tensor:
-        """The PE indices of all distances, the longest first, int32 [N_t, max_length - 1]; made anew when positions change."""
-        version = -1 if positions.is_inference() else positions._version
-        if self._places is None or self._places[0]() is not positions or self._places[1] != version:
-            n_detectors, length = self.indices.shape[1:]
-            signs = kernels.detect_positions(positions_of(positions, length, n_detectors, positions.dtype), False).indices
-            self._places = (weakref.ref(positions), version, signs.flip(0).t().contiguous())
-        return self._places[2]
-
     def __repr__(self) -> str:
         return f"IndexCache(lengths={self.lengths.tolist()}, max_length={self.max_length})"
 
 
 # What tells anchors from others: a number made of their values, once per tensor and version.
 fingerprints = Memo(lambda anchors, _: hash((tuple(anchors.shape), anchors.cpu().numpy().tobytes())))
+
+
+def _places_of(positions: Tensor, how: tuple[int, int, Backend]) -> Tensor:
+    length, n_detectors, kernels = how
+    signs = kernels.detect_positions(positions_of(positions, length, n_detectors, positions.dtype), False).indices
+    return signs.flip(0).t().contiguous()
+
+
+places_seen = Memo(_places_of)  # the PE indices of all distances, the longest first, int32 [N_t, max_length - 1]
 
 
 def rows_in(index: Any, batch: int) -> Tensor:
@@ -152,30 +150,30 @@ def rows_in(index: Any, batch: int) -> Tensor:
 
 @uncompiled("decoding with an index cache depends on how full the cache is")
 @torch.no_grad()
-def decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options) -> Tensor:
+def decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None, options: Options) -> Tensor:
     """y of new positions, whose indices join the cache: x [B, s, I] -> y [B, s, O], without gradients.
 
     `lengths` [B] says how many of the s are new in each row, all when None; y is zero past them.
     """
     if not isinstance(cache, IndexCache):
         fail("cache", cache, "an IndexCache, made with new_cache")
-    held = cache.check(x, tables.anchors)
-    if _is_step(x, cache, tables, lengths, options, max(held, default=0)):
-        return _step(x, cache, tables)
-    return _decode(x, cache, tables, lengths, options)
+    held = cache.check(x, layer.anchors)
+    if lengths is None and not options.sums.exact and _is_step(x, cache, layer, max(held, default=0)):
+        return _step(x, cache, layer)
+    return _decode(x, cache, layer, lengths, options)
 
 
 # ---- one new position of each row ------------------------------------------------------------------------------------
 
 
-def _is_step(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options, longest: int) -> bool:
+def _is_step(x: Tensor, cache: IndexCache, layer: LayerDescription, longest: int) -> bool:
     """Whether this is one new position of each row, for which `fill_step` serves, and all fits; rows hold up to `longest`."""
-    weight, anchors, wiring, positions, _ = tables
-    if lengths is not None or wiring is not None or options.sums.exact:
+    weight, anchors, connectivity, positions = layer[:4]
+    if x.shape[1] != 1 or x.dtype not in FLOATS or weight.dtype not in FLOATS or not isinstance(connectivity, Full):
         return False
-    if x.shape[1] != 1 or x.dtype not in FLOATS or weight.dtype not in FLOATS or positions is None or positions.dim() != 3:
+    if positions is None or positions.dim() != 3 or positions.shape[1] not in (1, len(anchors)):
         return False
-    if positions.shape[1] not in (1, len(anchors)) or positions.device != x.device or positions.dtype not in FLOATS:
+    if positions.device != x.device or positions.dtype not in FLOATS:
         return False
     if weight.is_cuda and sum_dtype(weight) != weight.dtype:  # there, `fill_step` adds in the dtype of the table
         return False
@@ -188,67 +186,53 @@ def _is_step(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | Non
     return not counted and longest < cache.max_length
 
 
-def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
+def _step(x: Tensor, cache: IndexCache, layer: LayerDescription) -> Tensor:
     """x [B, 1, I] -> y [B, 1, O]."""
-    weight, anchors, _, positions, _ = tables
-    assert positions is not None
-    kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, anchors).anchors
-    held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
-    y = kernels.fill_step(solid(x.squeeze(1)), solid(weight.detach()), anchors, *held)
-    cache.grow(1, tables.anchors)
-    return y.unsqueeze(1).to(output_dtype(x, weight))
+    kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, layer.anchors).anchors
+    places = places_seen.get((layer.positions,), (cache.max_length, len(anchors), kernels))  # type: ignore[arg-type]
+    held = (cache.indices, cache.lengths, places)
+    y = kernels.fill_step(solid(x.squeeze(1)), solid(layer.weight.detach()), anchors, *held)
+    cache.grow(1, layer.anchors)
+    return y.unsqueeze(1).to(output_dtype(x, layer.weight))
 
 
 # ---- any number of new positions -------------------------------------------------------------------------------------
 
 
-class DecodingLayer(NamedTuple):
-    """A layer, and what runs it."""
-
-    kernels: Backend
-    how: How
-    weight: Tensor
-    connectivity: Connectivity
-    n_anchors: int
-    positional_dim: int
-
-
-def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options) -> Tensor:
-    new = _check(x, cache, tables, lengths)
-    weight, anchors, wiring, positions, _ = tables
+def _decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None, options: Options) -> Tensor:
+    new = _check(x, cache, layer, lengths)
+    weight, anchors, connectivity, positions = layer[:4]
     assert positions is not None
-    header = "" if wiring is None else wiring.header
-    how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
-    connectivity = how.connectivity(tables.wires, weight.shape)
-    layer = DecodingLayer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
+    kernels, n_cells = choice.backend_for(choice.chosen, x), 1 << anchors.shape[1]
     row, at = _tokens(new)
     earlier = cache.lengths[row] + at
     fresh = not bool(cache.lengths.any())
     reached = x.shape[1] if fresh else int(earlier.max()) + 1 if len(earlier) else 1
-    places = positions_of(positions, reached, len(anchors), sum_dtype(x))
-    pe_indices = layer.kernels.detect_positions(places, False).indices
-    indices = layer.kernels.detect(solid(x), ready(x, anchors), False).indices
+    places = kernels.detect_positions(positions_of(positions, reached, len(anchors), sum_dtype(x)), False)
+    detected = kernels.detect(solid(x), ready(x, anchors), False)
 
     here = (row.to(x.device), at.to(x.device))
+    q = detected.indices[here]
     # Past its length a row holds nothing: what is written there counts only once the length says so, at the end.
-    cache.indices[here[0], :, earlier.to(x.device)] = indices[here].short()
-    n_cells = 1 << layer.n_anchors
+    cache.indices[here[0], :, earlier.to(x.device)] = q.short()
     # Counts say all about the earlier positions where there are no distances, and are fewer numbers where those are many.
-    plain = layer.positional_dim == 0 and isinstance(layer.connectivity, Full) and len(earlier) > 0 and not fresh
+    plain = positions.shape[2] == 0 and isinstance(connectivity, Full) and len(earlier) > 0 and not fresh
     by_counts = plain and int(new.max()) == 1 and int(earlier.max()) > n_cells
     if fresh:
-        sequence = Sequence(Detected(indices), Detected(pe_indices), layer.n_anchors, layer.positional_dim)
-        sequence = with_algorithm(sequence, how, connectivity.n_outputs, layer.weight)
-        filled = layer.kernels.fill_sequence(layer.weight, connectivity, sequence, how.sums)[here]
+        how = How(options.sums, algorithm=options.algorithm, products=options.products)
+        sequence = Sequence(detected, places, anchors.shape[1], positions.shape[2])
+        sequence = with_algorithm(sequence, how, connectivity, weight)
+        filled = kernels.fill_sequence(solid(weight), connectivity, sequence, options.sums)[here]
     elif by_counts:
-        filled = _fill_by_counts(layer, cache.count(n_cells)[here[0]], indices[here])
+        filled = _fill_by_counts(solid(weight), cache.count(n_cells)[here[0]], q, options.sums)
     else:
-        filled = _fill(layer, cache, indices[here], pe_indices, row, earlier)
+        keys = (cache.indices, places.indices)
+        filled = _fill(layer._replace(weight=solid(weight)), kernels, keys, q, (row, earlier), options.sums)
     y = filled.new_zeros(*x.shape[:2], filled.shape[-1])
     y[here] = filled
-    cache.grow(new, tables.anchors)
-    cache.note(here[0], indices[here] if by_counts else None)
-    return y.to(output_dtype(x, layer.weight))
+    cache.grow(new, anchors)
+    cache.note(here[0], q if by_counts else None)
+    return y.to(output_dtype(x, weight))
 
 
 def _tokens(new: Tensor) -> tuple[Tensor, Tensor]:
@@ -257,45 +241,45 @@ def _tokens(new: Tensor) -> tuple[Tensor, Tensor]:
     return row, torch.arange(len(row)) - (new.cumsum(0) - new)[row]
 
 
-def _fill(layer: DecodingLayer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: Tensor, earlier: Tensor) -> Tensor:
-    """y of n new positions: q [n, N_t], pe_indices [L-1, N_t]; on the host row [n] and how many come before it, earlier [n]."""
-    dtype, device, n_outputs = sum_dtype(layer.weight), layer.weight.device, layer.connectivity.n_outputs
-    exact = layer.how.sums.exact
-    table = layer.connectivity.expand(layer.weight) if exact else layer.weight
-    q_shift = layer.positional_dim + layer.n_anchors
-    y = torch.zeros(len(row), n_outputs, dtype=torch.int64 if exact else dtype, device=device)
-    width = n_outputs * q.shape[1] if exact else max(n_outputs, q.shape[1])
+def _fill(
+    layer: LayerDescription, kernels: Backend, keys: tuple[Tensor, Tensor], q: Tensor, new: tuple[Tensor, Tensor], sums: Sums
+) -> Tensor:
+    """y of n new positions q [n, N_t]: keys are the indices of the cache and of distances [L-1, N_t]; `new`, on the host, the row
+    of each and how many come before it, [n]."""
+    (weight, anchors, connectivity, positions), (indices, pe_indices), (row, earlier) = layer[:4], keys, new
+    assert positions is not None
+    dtype, device, n_outputs, n_pe = sum_dtype(weight), weight.device, connectivity.n_outputs, positions.shape[2]
+    table = connectivity.expand(weight) if sums.exact else weight
+    y = torch.zeros(len(row), n_outputs, dtype=torch.int64 if sums.exact else dtype, device=device)
+    width = n_outputs * q.shape[1] if sums.exact else max(n_outputs, q.shape[1])
     for some in _turns(earlier, NUMBERS_AT_ONCE // width):
         token, i = _tokens(earlier[some])  # all pairs: the number of the new position, and i
         token += some.start
         distance = (earlier[token] - i).to(device)
         b, token, i = row[token].to(device), token.to(device), i.to(device)
-        k = cache.indices[b, :, i].int() & ((1 << layer.n_anchors) - 1)  # on CUDA nobody has looked at them
-        cells = q[token] << q_shift | k << layer.positional_dim | pe_indices[distance - 1]
-        if exact:
-            addends = to_units(rows_of(table, cells), layer.how.sums).sum(1)
+        k = indices[b, :, i].int() & ((1 << anchors.shape[1]) - 1)  # on CUDA nobody has looked at them
+        cells = q[token] << (n_pe + anchors.shape[1]) | k << n_pe | pe_indices[distance - 1]
+        if sums.exact:
+            addends = to_units(rows_of(table, cells), sums).sum(1)
         else:
-            addends = layer.kernels.fill_rows(table, layer.connectivity, cells, None, layer.how.sums)
+            addends = kernels.fill_rows(table, connectivity, cells, None, sums)
         y.index_add_(0, token, addends)
-    return from_units(y, layer.how.sums, dtype)
+    return from_units(y, sums, dtype)
 
 
-def _fill_by_counts(layer: DecodingLayer, counts: Tensor, q: Tensor) -> Tensor:
+def _fill_by_counts(weight: Tensor, counts: Tensor, q: Tensor, sums: Sums) -> Tensor:
     """y of n new positions, each in a row of its own: counts [n, N_t, C] of what came before, q [n, N_t]."""
-    weight, dtype, exact = layer.weight, sum_dtype(layer.weight), layer.how.sums.exact
-    (n_new, n_detectors, n_cells), n_outputs = counts.shape, weight.shape[2]
+    (_, n_detectors, n_cells), n_outputs, dtype = counts.shape, weight.shape[2], sum_dtype(weight)
     tables = weight.view(n_detectors, n_cells, n_cells, n_outputs)  # by Q, then K
-    t = torch.arange(n_detectors, device=weight.device)
-    y = torch.empty(n_new, n_outputs, dtype=torch.int64 if exact else dtype, device=weight.device)
+    t, filled = torch.arange(n_detectors, device=weight.device), []
     at_once = max(1, NUMBERS_AT_ONCE // (n_detectors * n_cells * n_outputs))
-    for begin in range(0, n_new, at_once):
-        some = slice(begin, begin + at_once)
-        rows = tables[t, q[some].long()].to(dtype)  # [some, N_t, C, O]
-        if exact:
-            y[some] = (to_units(rows, layer.how.sums) * counts[some].unsqueeze(-1)).sum((1, 2))
+    for some, counted in zip(q.long().split(at_once), counts.split(at_once), strict=True):
+        rows = tables[t, some].to(dtype)  # [some, N_t, C, O]
+        if sums.exact:
+            filled.append((to_units(rows, sums) * counted.unsqueeze(-1)).sum((1, 2)))
         else:
-            y[some] = torch.einsum("ntc,ntco->no", counts[some].to(dtype), rows)
-    return from_units(y, layer.how.sums, dtype)
+            filled.append(torch.einsum("ntc,ntco->no", counted.to(dtype), rows))
+    return from_units(torch.cat(filled), sums, dtype)
 
 
 def _turns(earlier: Tensor, limit: int) -> Iterator[slice]:
@@ -310,11 +294,11 @@ def _turns(earlier: Tensor, limit: int) -> Iterator[slice]:
         yield slice(begin, len(earlier))
 
 
-def _check(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None) -> Tensor:
+def _check(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None) -> Tensor:
     """How many positions are new in each row, int64 [B] on the host, once all is known to fit."""
-    check_attention(x, tables)
-    assert tables.positions is not None
-    longest = tables.positions.shape[0] + 1
+    check_attention(x, layer.tables)
+    assert layer.positions is not None
+    longest = layer.positions.shape[0] + 1
     if cache.max_length > longest:
         fail("cache", cache, f"a max_length of at most {longest}, that of the layer")
     if lengths is not None:
@@ -329,7 +313,7 @@ def _check(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None)
         )
     if not x.is_cuda and cache.lengths.any():  # on CUDA looking would mean waiting
         held = cache.indices.where((torch.arange(cache.max_length) < cache.lengths[:, None])[:, None], 0)
-        low, high, end = int(held.min()), int(held.max()), 1 << tables.anchors.shape[1]
+        low, high, end = int(held.min()), int(held.max()), 1 << layer.anchors.shape[1]
         if low < 0 or high >= end:
             raise ArgumentError(f"the cache holds indices from {low} to {high}, expected 0 to {end - 1}: reset() it")
     return new

@@ -128,10 +128,10 @@ class LUTAttention(LUT):
         if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_nested or x.dim() != 3 or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["B", "S", self.n_inputs])
         options = Options(self.algorithm, Sums(self.sums, self.int_rescaler))
-        tables = Tables(self.weight, self.anchors, self._wiring(), self.positions)
-        check_algorithm(self.algorithm, tables.wiring is not None)
+        check_algorithm(self.algorithm, self._header is not None)
         if cache is not None:
-            return decode(x, cache, tables, lengths, options)
+            return decode(x, cache, self.describe(), lengths, options)
+        tables = Tables(self.weight, self.anchors, self._wiring(), self.positions)
         return run_attention(x, tables, lengths, options, self._learning())
 
     def new_cache(self, batch: int, length: int | None = None) -> IndexCache:

@@ -28,7 +28,7 @@ from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, how_of, sizes_of
 from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
-from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Read, Sequence
 from lutetia.lut.sums import FLOAT, sum_dtype
@@ -338,11 +338,11 @@ def like_positions(gradient: Tensor, shape: Numbers[int]) -> Tensor:
     return torch.nn.functional.pad(gradient, (0, 0, 0, 0, 0, shape[0] - gradient.shape[0]))
 
 
-def with_algorithm(sequence: Sequence, how: How, n_outputs: int, *operands: Tensor) -> Sequence:
+def with_algorithm(sequence: Sequence, how: How, connectivity: Connectivity, *operands: Tensor) -> Sequence:
     """The sequence, to be walked by pairs or counted by cells: as was asked for, or as is cheaper for these operands."""
     shape, dtype = sequence.x.indices.shape, sum_dtype(*operands)
-    sizes = (*shape[:2], n_outputs, shape[2], sequence.n_anchors, sequence.positional_dim)
-    algorithm = choose(how.algorithm, sizes, bool(how.header), dtype, how.sums, operands[0].device.type)
+    sizes = (*shape[:2], connectivity.n_outputs, shape[2], sequence.n_anchors, sequence.positional_dim)
+    algorithm = choose(how.algorithm, sizes, not isinstance(connectivity, Full), dtype, how.sums, operands[0].device.type)
     return sequence._replace(products=how.products if algorithm == "cells" else None)
 
 
@@ -354,7 +354,7 @@ def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bo
     detected = kernels.detect(solid(x), comparisons, train)
     places = kernels.detect_positions(positions_of(positions, x.shape[1], n_detectors, sum_dtype(x)), train)
     sequence = Sequence(detected, places, anchors.shape[1], n_pe)
-    sequence = with_algorithm(sequence, how, connectivity.n_outputs, weight)
+    sequence = with_algorithm(sequence, how, connectivity, weight)
     return kernels.fill_sequence(solid(weight), connectivity, sequence, how.sums).to(output_dtype(x, weight)), sequence
 
 
@@ -401,12 +401,12 @@ def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> 
     (*found, anchors), (n_inputs, positions_shape, dtype, positions_dtype) = rest[:7], rest[7:11]
     (how, connectivity), found = told(rest[11:], weight.shape), [solid(tensor) for tensor in found]
     sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positions_shape[2])
-    sequence, run = with_algorithm(sequence, how, grad.shape[2], weight, grad), how.kernels(grad).propagate_sequence
+    sequence, run = with_algorithm(sequence, how, connectivity, weight, grad), how.kernels(grad).propagate_sequence
     dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(trusted(anchors)), n_inputs, how.sums)
     return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
 
 
 def gather_sequence(grad: Tensor, sequence: Sequence, how: How, connectivity: Connectivity, into: Into | None = None) -> Tensor:
     """dW, or the weight of `into` after its step."""
-    sequence = with_algorithm(sequence, how, grad.shape[2], grad)
+    sequence = with_algorithm(sequence, how, connectivity, grad)
     return how.kernels(grad).gather_sequence(grad, connectivity, sequence, how.sums, into)

@@ -119,7 +119,7 @@ class Record(NamedTuple):
         how, connectivity = self.how, self.connectivity()
         # One output whose gradient is 1 counts them.
         ones = (grad != 0).any(-1, keepdim=True).float()
-        plain = how._replace(sums=FLOAT, header="", algorithm="pairs" if how.header else how.algorithm)
+        plain = how._replace(sums=FLOAT, algorithm="pairs" if how.header else how.algorithm)
         counted = full(connectivity.n_detectors, connectivity.n_rows, 1)
         counts = gather_sequence(ones, self.sequence(), plain, counted)
         neurons, dense = (counts.flatten() > 0).nonzero().squeeze(1), self.gather(grad)
