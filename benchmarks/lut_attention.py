@@ -10,16 +10,17 @@ floor is what the bytes of a walk over the pairs take. Then how time and memory 
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 import original
-from gpu_timing import replayed, step_times
+from gpu_timing import PASSES, replayed, step_times
 from lutetia.lut import Sums, lut_attention, random_anchors
 from lutetia.lut.algorithm import choose
-from original import Original
 from results import Row, finish, needs_cuda, options_of, progress, result, table
 
 NEEDS = ("cuda",)
@@ -36,12 +37,13 @@ def main(argv: list[str] | None = None) -> int:
     if not needs_cuda("lut_attention", "lut_attention_cpu"):
         return 1
     quick = {(2, 32, 32, 64, 6, 4): original.ATTENTION[64, 32, 32, 64, 6, 4]}
-    layers, floored = [], []
-    for shape, peer in (quick if options.quick else original.ATTENTION).items():
-        progress(name_of(shape))
-        layer = measure(shape, peer)
-        layers.append(layer)
-        floored.append(floor_row(shape, layer))
+    shapes = quick if options.quick else original.ATTENTION
+    times: dict[tuple[int, ...], Row] = {shape: {} for shape in shapes}
+    for modes, shape in itertools.product(PASSES, shapes):
+        progress(f"{name_of(shape)}, {' and '.join(modes)}")
+        times[shape] |= measure(shape, modes)
+    layers = [{"shape": name_of(shape), **original.beside(times[shape], peer)} for shape, peer in shapes.items()]
+    floored = [floor_row(shape, layer) for shape, layer in zip(shapes, layers, strict=True)]
     tables = [
         table("layers", {"shape": None, "algorithm": None, **original.COLUMNS, "in place, graph": "ms"}, layers),
         table("floors", {"shape": None, **dict.fromkeys((*FLOORS, *FLOORS.values()), "ms")}, [row for row in floored if row]),
@@ -95,16 +97,12 @@ class Layer:
         y.backward(self.grad)
 
 
-def measure(shape: tuple[int, ...], peer: Original) -> Row:
-    """The times of one shape beside the original's."""
+def measure(shape: tuple[int, ...], modes: Sequence[str]) -> Row:
+    """The times of one shape in these modes."""
     layer = Layer(*shape)
-    times = step_times(layer.__call__, layer.learned, layer.grad, CALLS)
-    return {
-        "shape": name_of(shape),
-        "algorithm": layer.algorithm,
-        **original.beside(times, peer),
-        "in place, graph": replayed(layer.train_in_place, CALLS),
-    }
+    times = step_times(layer.__call__, layer.learned, layer.grad, modes, CALLS)
+    in_place = {"in place, graph": replayed(layer.train_in_place, CALLS)} if "graph" in modes else {}
+    return {"algorithm": layer.algorithm, **times, **in_place}
 
 
 def floor_row(shape: tuple[int, ...], layer: Row) -> Row | None:

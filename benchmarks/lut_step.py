@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 import original
-from gpu_timing import ROUNDS, compiled_as, in_turns, replayed, step_runs, step_times
+from gpu_timing import PASSES, ROUNDS, compiled_as, in_turns, replayed, step_runs, step_times
 from lutetia.lut import Synapses, growth, kernels, lut, random_anchors
 from lutetia.nn import LUT
 from original import Original
@@ -50,12 +50,12 @@ def main(argv: list[str] | None = None) -> int:
     shapes: dict[tuple[int, ...], Original | None] = {**original.STEP, GROUPED: None}
     if options.quick:
         shapes = {QUICK: original.STEP[4096, 32, 32, 16, 6]}
-    layers, rates = [], []
-    for shape, peer in shapes.items():
-        progress(name_of(shape))
-        layer, rate = measure(shape, peer, grouped_synapses() if shape == GROUPED else None)
-        layers.append(layer)
-        rates.append(rate)
+    times: dict[tuple[int, ...], Row] = {shape: {} for shape in shapes}
+    for modes, shape in itertools.product(PASSES, shapes):
+        progress(f"{name_of(shape)}, {' and '.join(modes)}")
+        times[shape] |= measure(Layer(shape), modes)
+    layers = [{"shape": name_of(shape), **original.beside(times[shape], peer)} for shape, peer in shapes.items()]
+    rates = [{"shape": name_of(shape), **rates_of(Layer(shape))} for shape in shapes]
     tables = [
         table("layers", {"shape": None, **original.COLUMNS}, layers),
         table("rates", {"shape": None, **dict.fromkeys((*KERNELS, "plain read"), "TB/s"), "one entry / usual": "times"}, rates),
@@ -84,13 +84,14 @@ def claims(layers: list[Row]) -> list[str]:
 
 
 def compiled_modules(batch: int, stacks: tuple[int, ...]) -> list[Row]:
-    """What `torch.compile` makes of small modules and stacks of them beside ours, all taking turns. Its guards and wrappers
-    around ops that do nothing are the floor of a call; with the tensors that ours keeps for its backward pass, that of ours."""
+    """What `torch.compile` makes of small modules and stacks of them beside ours, all taking turns: one to eight of
+    nn.Linear(32, 32), nn.LUT(32, 32, 16, 6), or an op that does nothing. Guards and wrappers around that are the floor of a call;
+    with the tensors that ours keeps for its backward pass, that of ours."""
     makers: dict[str, Callable[[int], torch.nn.Module]] = {
-        "an op that does nothing": lambda _: NoOp(),
-        "nothing, with our tensors": lambda _: NoOpLikeOurs(),
-        "nn.Linear(32, 32)": lambda _: torch.nn.Linear(32, 32),
-        "nn.LUT(32, 32, 16, 6)": lambda seed: LUT(32, 32, 16, 6, seed=seed),
+        "nothing": lambda _: NoOp(),
+        "nothing, our tensors": lambda _: NoOpLikeOurs(),
+        "nn.Linear": lambda _: torch.nn.Linear(32, 32),
+        "nn.LUT": lambda seed: LUT(32, 32, 16, 6, seed=seed),
     }
     define_nothing()
     torch.compiler.reset()
@@ -180,27 +181,39 @@ def grouped_synapses() -> Synapses:
     return growth.from_edges(512, 8, 384, torch.stack([t, outputs], 1)).to("cuda")
 
 
-def measure(shape: tuple[int, ...], peer: Original | None, synapses: Synapses | None) -> tuple[Row, Row]:
-    """The times of one shape beside the original's, and the rates of its kernels."""
-    batch, n_inputs, n_outputs, n_detectors, n_anchors = shape
-    torch.manual_seed(0)
-    fields = None if synapses is None else (torch.arange(512)[:, None] // 64 * 48 + torch.arange(48)).int()
-    anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed=0, fields=fields).to("cuda")
-    size = (n_detectors, 2**n_anchors, n_outputs) if synapses is None else (synapses.n_weights,)
-    weight = torch.randn(size, device="cuda", requires_grad=True)
-    x = torch.randn(batch, n_inputs, device="cuda", requires_grad=True)
-    grad = torch.randn(batch, n_outputs, device="cuda")
-    times = step_times(lambda: lut(x, weight, anchors, synapses=synapses), (x, weight), grad)
-    taken = {name: replayed(call) for name, call in pieces(x.detach(), weight.detach(), anchors, grad, synapses).items()}
-    width = n_outputs if synapses is None else 48
-    gathered = batch * n_detectors * width * 4 / 1e9  # rows of one gather, GB; GB per ms is TB/s
+class Layer:
+    """The tensors of one layer and one batch."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        batch, n_inputs, self.n_outputs, n_detectors, n_anchors = shape
+        torch.manual_seed(0)
+        self.synapses = grouped_synapses() if shape == GROUPED else None
+        fields = None if self.synapses is None else (torch.arange(512)[:, None] // 64 * 48 + torch.arange(48)).int()
+        self.anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed=0, fields=fields).to("cuda")
+        size = (n_detectors, 2**n_anchors, self.n_outputs) if self.synapses is None else (self.synapses.n_weights,)
+        self.weight = torch.randn(size, device="cuda", requires_grad=True)
+        self.x = torch.randn(batch, n_inputs, device="cuda", requires_grad=True)
+        self.grad = torch.randn(batch, self.n_outputs, device="cuda")
+
+
+def measure(layer: Layer, modes: Sequence[str]) -> dict[str, float]:
+    """The times of one shape in these modes."""
+    x, weight, anchors, synapses = layer.x, layer.weight, layer.anchors, layer.synapses
+    return step_times(lambda: lut(x, weight, anchors, synapses=synapses), (x, weight), layer.grad, modes)
+
+
+def rates_of(layer: Layer) -> Row:
+    """The rates of the kernels of one shape."""
+    x, weight = layer.x.detach(), layer.weight.detach()
+    taken = {name: replayed(call) for name, call in pieces(x, weight, layer.anchors, layer.grad, layer.synapses).items()}
+    width = layer.n_outputs if layer.synapses is None else 48
+    gathered = len(x) * len(layer.anchors) * width * 4 / 1e9  # rows of one gather, GB; GB per ms is TB/s
     rates = {name: (2 if name == "x gradient" else 1) * gathered / taken[name] for name in KERNELS}
-    one_entry = taken["weight gradient, one entry"] / taken["weight gradient"]
-    name = {"shape": name_of(shape)}
-    return (
-        {**name, **original.beside(times, peer)},
-        {**name, **rates, "plain read": read_rate(weight.detach()), "one entry / usual": one_entry},
-    )
+    return {
+        **rates,
+        "plain read": read_rate(weight),
+        "one entry / usual": taken["weight gradient, one entry"] / taken["weight gradient"],
+    }
 
 
 def pieces(x: Tensor, weight: Tensor, anchors: Tensor, grad: Tensor, synapses: Synapses | None) -> dict[str, Callable[[], Any]]:

@@ -28,7 +28,7 @@ def layer_of(kind: str) -> tuple[LUT | LUTAttention, Tensor]:
 def function_of(layer: LUT | LUTAttention) -> Callable[[Tensor], Tensor]:
     """The layer as a function of tensors, which the compiler copies before each replay."""
     weight, anchors = layer.weight.detach().requires_grad_(), layer.anchors.clone()
-    if isinstance(layer, LUT):
+    if not isinstance(layer, LUTAttention):
         return lambda x: lut(x, weight, anchors)
     positions = layer.positions.detach().requires_grad_()
     return lambda x: lut_attention(x, weight, anchors, positions)

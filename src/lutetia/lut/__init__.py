@@ -15,7 +15,6 @@ from lutetia.lut.api import (
     Wiring,
     check_bits,
     check_lengths,
-    in_graph,
     lut,
     lut_attention,
     quickly,
@@ -24,6 +23,7 @@ from lutetia.lut.api import (
 )
 from lutetia.lut.autograd.ops import like_positions
 from lutetia.lut.autograd.policies import TOKEN, Rate, nodes_of, settle
+from lutetia.lut.autograd.quick import in_graph
 from lutetia.lut.autograd.saved import Record, record_of
 from lutetia.lut.connectivity import growth
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_anchors, check_thresholds, checked_anchors, random_anchors

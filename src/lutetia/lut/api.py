@@ -18,7 +18,7 @@ from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, start_quickly, with_step_in_place
-from lutetia.lut.autograd.quick import quick_for
+from lutetia.lut.autograd.quick import in_graph, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, check_tensors
@@ -213,34 +213,6 @@ def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any, n_inputs: int
     if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
         return start_quickly(x, weight, anchors, quick) if quick.trains else None
     return quick.launches.fill(x, weight, None)
-
-
-def in_graph(x: Any, layer: tuple[Any, ...], meta: Any, n_inputs: int | None = None) -> Tensor | None:
-    """y in a compiled graph, of a call with usual options and tensors that fit, else None; layer: weight, anchors and, if any,
-    positions. A graph checks before each run all that was looked at to make it, and so this looks at little.
-    """
-    fits = isinstance(x, Tensor) and x.dim() > 1 and all(isinstance(each, Tensor) and each.dim() == 3 for each in layer)
-    if not fits or x.shape[-1] != (n_inputs or x.shape[-1]):
-        return None
-    if choice.chosen or not isinstance(meta, SynapseMeta) or meta.lr_scale != 1.0:
-        return None
-    weight, anchors, *positions = layer
-    for each in (x, weight, *positions):
-        if each.dtype != torch.float32 or each.device != anchors.device or each.layout != anchors.layout:
-            return None
-    n_bits, name, rows = anchors.shape[1], "lut", x if x.dim() == 2 else x.flatten(0, -2)
-    if positions:
-        distances, n_owners, n_pe = positions[0].shape
-        if x.dim() != 3 or (n_owners != 1 and n_owners != anchors.shape[0]) or not 1 <= x.shape[1] <= distances + 1:
-            return None
-        n_bits, name, rows = 2 * n_bits + n_pe, "lut_attention", x
-    if weight.shape[:2] != (anchors.shape[0], 1 << n_bits) or anchors.dtype != torch.int32:
-        return None
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (x, weight, *positions)):
-        y = getattr(torch.ops.lutetia, name)(rows, *layer, None, None, None, "{}")[0]
-    else:
-        y = getattr(torch.ops.lutetia, f"{name}_eval")(rows, *layer, None, None, None, "{}")
-    return y if y.dim() == x.dim() else y.view(*x.shape[:-1], y.shape[-1])
 
 
 def run(
