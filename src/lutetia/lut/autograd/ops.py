@@ -179,8 +179,9 @@ def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     """grad [B, O], weight, then indices, min_delta, min_delta_index [B, N_t], anchors, n_inputs, dtype -> dx [B, I]."""
     *found, anchors, n_inputs, dtype = rest[:6]
     how, connectivity = told(rest[6:], weight.shape)
-    quick = quick_back(grad, connectivity) if how.sums == FLOAT and dtype == weight.dtype == torch.float32 else None
-    if quick is not None and quick.anchors is anchors and quick.launches.x_shape[1] == n_inputs:
+    floats = how.sums == FLOAT and dtype == weight.dtype == torch.float32
+    quick = quick_back(grad, connectivity, (weight, anchors, n_inputs)) if floats else None
+    if quick is not None:
         return quick.launches.to_inputs(grad, weight, tuple(found))
     detected = Detected(*map(laid, found))
     run = how.kernels(grad).propagate
@@ -218,8 +219,9 @@ def _lut_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Te
     """Both of the above at once, which a compiled graph would call one after the other."""
     *found, anchors, n_inputs, dtype = rest[:6]
     how, connectivity = told(rest[6:], weight.shape)
-    quick = quick_back(grad, connectivity) if how.sums == FLOAT and dtype == weight.dtype == torch.float32 else None
-    if quick is not None and quick.anchors is anchors and quick.launches.x_shape[1] == n_inputs:
+    floats = how.sums == FLOAT and dtype == weight.dtype == torch.float32
+    quick = quick_back(grad, connectivity, (weight, anchors, n_inputs)) if floats else None
+    if quick is not None:
         return quick.launches.gradients(grad, weight, tuple(found), tuple(weight.shape))
     to_weight = (grad, found[0], None, None, None, None, 0, 0, weight.shape, weight.dtype, *rest[6:])
     return _lut_input_gradients(grad, weight, *rest), _lut_weight_gradients(*to_weight)

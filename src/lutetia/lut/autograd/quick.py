@@ -36,9 +36,17 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Prepared
     return None if lutetia.debug or flow.recording() else prepared_for(x, weight, anchors, mark, choice.chosen)
 
 
-def quick_back(grad: Tensor, connectivity: Connectivity) -> Prepared | None:
-    """The prepared launches for a backward pass of grad [B, O] through any weight of this connectivity."""
-    quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
+def quick_back(grad: Tensor, connectivity: Connectivity, layer: tuple[Tensor, Tensor, int] | None = None) -> Prepared | None:
+    """The prepared launches for a backward pass of grad [B, O] through any weight of this connectivity.
+
+    To the inputs they are those of one `layer`: its weight, its anchors and how many inputs it has. Layers of the same sizes have
+    the same connectivity.
+    """
+    if layer is None:
+        quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
+    else:
+        quick = known.get((id(layer[0]), torch.Size((grad.shape[0], layer[2]))))
+        quick = quick if quick is not None and quick.trains and quick.anchors is layer[1] else None
     if quick is None or quick.launches.connectivity is not connectivity or type(grad) not in PLAIN or not quick.takes(grad):
         return None
     return quick if is_quiet() and not flow.recording() and choice.chosen in ("", quick.backend) else None
