@@ -84,23 +84,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Under `--tools both`, run a test without the tools, then with them if it asked for one; the last run counts."""
-    if item.config.getoption("--tools") != "both":
+    both = item.config.getoption("--tools") == "both"
+    if not both and not hasattr(item.config, "workerinput"):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
-    failed = any(report.failed for report in reports)
-    asked = any(map(is_missing_program, skip_reasons([report for report in reports if report.skipped])))
-    if asked or (item.get_closest_marker("tools") and not failed):
+    if both and asked_for_tools(item, reports):
         hidden, os.environ["PATH"] = os.environ["PATH"], os.environ[WHOLE_PATH]
         try:
             forget_skipped_fixtures(item)
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
         finally:
             os.environ["PATH"] = hidden
-    for report in reports:
+    for report in worth_telling(item.config, reports):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def asked_for_tools(item: pytest.Item, reports: list[pytest.TestReport]) -> bool:
+    failed = any(report.failed for report in reports)
+    asked = any(map(is_missing_program, skip_reasons([report for report in reports if report.skipped])))
+    return asked or (item.get_closest_marker("tools") is not None and not failed)
+
+
+def worth_telling(config: pytest.Config, reports: list[pytest.TestReport]) -> list[pytest.TestReport]:
+    """A worker says of a test that passed only that: setting up and tearing down are two messages more, of half a millisecond."""
+    if not hasattr(config, "workerinput") or config.getoption("durations") is not None or config.getoption("xmlpath", None):
+        return reports
+    return [report for report in reports if report.when == "call" or not report.passed]
 
 
 def forget_skipped_fixtures(item: pytest.Item) -> None:
