@@ -23,9 +23,8 @@ from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, check_tensors
 from lutetia.lut.connectivity.meta import SynapseMeta
-from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
-from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read
+from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read, Synapses
 from lutetia.lut.sums import FLOAT, STORED, Sums, sum_dtype
 
 GRADIENTS = ("dense", "sparse", "in_place")

@@ -20,10 +20,9 @@ from lutetia.errors import ArgumentError, check_int, check_memory, check_tensor,
 from lutetia.lut.api import LayerDescription, Options, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import output_dtype, positions_of, ready, solid, with_algorithm
-from lutetia.lut.connectivity.full import Full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.backend import Backend
-from lutetia.lut.kernels.protocol import Sequence
+from lutetia.lut.kernels.protocol import Full, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
 from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
 

@@ -20,8 +20,7 @@ from lutetia.lut.connectivity.full import Connectivity, full, synapses_of
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels import backend_for
 from lutetia.lut.kernels.backend import Backend
-from lutetia.lut.kernels.protocol import Products
-from lutetia.lut.sums import FLOAT, Sums
+from lutetia.lut.kernels.protocol import FLOAT, Products, Sums
 
 HOW = "Tensor? start, Tensor? targets, Tensor? meta, str how"
 Wires: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]

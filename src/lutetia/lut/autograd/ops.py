@@ -28,10 +28,8 @@ from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, how_of, sizes_of
 from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
-from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Read, Sequence
-from lutetia.lut.sums import FLOAT, sum_dtype
+from lutetia.lut.kernels.protocol import FLOAT, Coefficients, Connectivity, Detected, Full, Into, Read, Sequence, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
 LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"

@@ -23,10 +23,8 @@ from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
 from lutetia.lut.autograd.ops import op
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Once, Record, record_of
-from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
-from lutetia.lut.kernels.protocol import Into
-from lutetia.lut.sums import FLOAT
+from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Full, Into
 
 Rate: TypeAlias = float | Callable[[], float]
 

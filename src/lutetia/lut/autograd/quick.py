@@ -20,10 +20,9 @@ from lutetia._shared.memo import trusted
 from lutetia._shared.prepared import Prepared, keep, known, prepared_for
 from lutetia.lut.algorithm import choose
 from lutetia.lut.connectivity.anchors import is_captured
-from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels import choice
-from lutetia.lut.sums import FLOAT, Sums
+from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Sums
 
 _by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Prepared] = weakref.WeakValueDictionary()
 

@@ -16,8 +16,7 @@ from lutetia.errors import LutetiaError
 from lutetia.lut.autograd.how import How, Wires, how_of
 from lutetia.lut.autograd.ops import LIBRARY, gather_sequence, op
 from lutetia.lut.connectivity.full import Connectivity, Full, full
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Sequence
-from lutetia.lut.sums import FLOAT
+from lutetia.lut.kernels.protocol import FLOAT, Coefficients, Detected, Into, Sequence
 
 
 class Saved(NamedTuple):

@@ -17,11 +17,8 @@ from importlib import import_module
 
 from torch import Tensor
 
-from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Detected, Read
+from lutetia.lut.kernels.protocol import Comparisons, Connectivity, Detected, Read, Sums
 from lutetia.lut.kernels.reference import detect, reads, rows, sequences
-from lutetia.lut.sums import Sums
 
 ROOMS = ("detect", "rows", "reads", "sequences")  # the modules in which a backend has its primitives
 

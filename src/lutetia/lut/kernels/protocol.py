@@ -1,4 +1,4 @@
-"""The values that primitives take and give; `backend` says what primitives there are."""
+"""The values that primitives take and give, all under one roof; `backend` says what primitives there are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lutetia.errors import check_choice, check_int
+from lutetia.lut.connectivity.anchors import Comparisons as Comparisons
+from lutetia.lut.connectivity.full import Connectivity as Connectivity
+from lutetia.lut.connectivity.full import Full as Full
+from lutetia.lut.connectivity.synapses import Synapses as Synapses
+from lutetia.lut.sums import FLOAT as FLOAT
+from lutetia.lut.sums import Sums as Sums
+from lutetia.lut.sums import sum_dtype as sum_dtype
 
 PRECISIONS = ("float32", "tf32", "bf16")  # of the products of cells, where a backend can choose
 READS = ("hard", "blend", "confidence", "confidence2")

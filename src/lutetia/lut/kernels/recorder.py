@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from lutetia import flow
-from lutetia.lut.connectivity.full import Full
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Read, Sequence
-from lutetia.lut.sums import Sums
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Full, Read, Sequence, Sums
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 

@@ -11,12 +11,10 @@ from torch import Tensor
 from lutetia._shared.arrays import array_of, new_array
 from lutetia._shared.threads import over
 from lutetia.errors import check_tensor
-from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cpu.detect import compared
 from lutetia.lut.kernels.cpu.plan import loop, raise_if, scale_of
-from lutetia.lut.kernels.protocol import READS, Coefficients, Read
+from lutetia.lut.kernels.protocol import READS, Coefficients, Comparisons, Read, Sums, sum_dtype
 from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.sums import Sums, sum_dtype
 
 
 @kernel

@@ -17,15 +17,12 @@ from lutetia._shared.arrays import array_of, float_array_of, new_array
 from lutetia._shared.memory import uncleared
 from lutetia._shared.threads import over
 from lutetia.errors import MAX_INT32, ArgumentError, check_tensor, fail
-from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.detect import anchor_array, detect
 from lutetia.lut.kernels.cpu.plan import Plan, loop, plan_of, raise_if, scale_of
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
+from lutetia.lut.kernels.protocol import Coefficients, Comparisons, Connectivity, Detected, Into, Sums, sum_dtype
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import factors, rows_read
-from lutetia.lut.sums import Sums, sum_dtype
 
 NO_RATES = np.empty(0, np.float32)
 RowsRead: TypeAlias = tuple[Tensor, Coefficients | None]  # indices [B, N_t], and with what the rows are multiplied

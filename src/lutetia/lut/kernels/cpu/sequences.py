@@ -15,12 +15,11 @@ from lutetia._shared.arrays import array_of, float_array_of, new_array
 from lutetia._shared.memory import free_memory
 from lutetia._shared.threads import over
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
 from lutetia.lut.kernels.cpu.detect import anchor_array
 from lutetia.lut.kernels.cpu.plan import Plan, loop, plan_of, raise_if, scale_of
 from lutetia.lut.kernels.cpu.rows import index_array, weight_array
-from lutetia.lut.kernels.protocol import Into, Sequence
+from lutetia.lut.kernels.protocol import Connectivity, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import uncertainty_slope
 from lutetia.lut.sums import Sums, from_units, sum_dtype

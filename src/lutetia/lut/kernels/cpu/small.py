@@ -8,10 +8,9 @@ from torch import Tensor
 
 from lutetia._shared.arrays import array_of
 from lutetia._shared.threads import SMALLEST_SHARE
-from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.plan import loop, plan_of, scale_of
 from lutetia.lut.kernels.cpu.rows import check_anchors_fit, weight_array
-from lutetia.lut.sums import FLOAT
+from lutetia.lut.kernels.protocol import FLOAT, Connectivity
 
 trains = False
 

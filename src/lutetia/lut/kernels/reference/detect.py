@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.kernels.protocol import Detected
+from lutetia.lut.kernels.protocol import Comparisons, Detected, sum_dtype
 from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.sums import sum_dtype
 
 
 @kernel

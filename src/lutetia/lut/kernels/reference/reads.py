@@ -19,8 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.kernels.protocol import TWO_ROWS, Coefficients, Read
+from lutetia.lut.kernels.protocol import TWO_ROWS, Coefficients, Comparisons, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
 from lutetia.lut.kernels.reference.rows import scatter_to_anchors

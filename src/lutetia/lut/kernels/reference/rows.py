@@ -11,8 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lutetia.lut.connectivity.full import Connectivity, Full
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
+from lutetia.lut.kernels.protocol import Coefficients, Connectivity, Detected, Full, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
 

@@ -18,9 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Into, Sequence
+from lutetia.lut.kernels.protocol import Comparisons, Connectivity, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
 from lutetia.lut.kernels.reference.rows import closest_anchors, gradient_of, of_each_meta, rows_of, subtract, uncertainty_slope

@@ -10,15 +10,13 @@ from torch import Tensor
 from lutetia._shared.launches import Planned, planned
 from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia._shared.triton_order import transposed
-from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cuda import keeps_by_detector, tables
-from lutetia.lut.kernels.protocol import READS, Coefficients, Detected, Read
+from lutetia.lut.kernels.protocol import READS, Coefficients, Comparisons, Detected, Read, Sums, sum_dtype
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
 from lutetia.lut.kernels.triton.launch import ACC
 from lutetia.lut.kernels.triton.source import detect as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Sizes
-from lutetia.lut.sums import Sums, sum_dtype
 
 
 @kernel

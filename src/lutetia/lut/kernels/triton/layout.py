@@ -9,9 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.connectivity.parts import layout_for
-from lutetia.lut.connectivity.synapses import Synapses
+from lutetia.lut.kernels.protocol import Connectivity, Full, Synapses
 
 
 @dataclass(frozen=True)

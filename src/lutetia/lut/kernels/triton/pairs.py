@@ -15,13 +15,12 @@ from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia._shared.triton_order import transposed_three
 from lutetia.lut.kernels import cuda
 from lutetia.lut.kernels.cuda import pairs as cuda_pairs
-from lutetia.lut.kernels.protocol import Detected, Into, Sequence
+from lutetia.lut.kernels.protocol import Detected, Into, Sequence, Sums, sum_dtype
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.launch import ACC, finish, fusion, scale_of, target_of
 from lutetia.lut.kernels.triton.source import pairs as source
 from lutetia.lut.kernels.triton.source.basics import Rows, Target
 from lutetia.lut.kernels.triton.source.pairs import PairCase, Totals
-from lutetia.lut.sums import Sums, sum_dtype
 
 # Positions and outputs at a time, and warps. Where three rows are under way, a part of each is read: fewer registers.
 FILL = (16, 64, 2)

@@ -10,9 +10,8 @@ from lutetia._shared.memo import Memo
 from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia._shared.triton_order import transposed
 from lutetia.lut.connectivity.anchors import Comparisons, is_captured
-from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, tables
-from lutetia.lut.kernels.protocol import TWO_ROWS, Read
+from lutetia.lut.kernels.protocol import TWO_ROWS, Connectivity, Read, Sums, sum_dtype
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton import rows
@@ -22,7 +21,6 @@ from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source import reads as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
 from lutetia.lut.kernels.triton.source.reads import Slopes
-from lutetia.lut.sums import Sums, sum_dtype
 
 
 def read_and_fill(

@@ -10,10 +10,8 @@ from torch import Tensor
 from lutetia._shared.launches import Planned, planned
 from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia._shared.triton_order import Sorted, sort_by_atomics
-from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, keeps_hard_by_detector, tables
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
+from lutetia.lut.kernels.protocol import Coefficients, Comparisons, Connectivity, Detected, Into, Sums, sum_dtype
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import factors, rows_read, subtract
 from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
@@ -22,7 +20,6 @@ from lutetia.lut.kernels.triton.layout import Layout, layout_of
 from lutetia.lut.kernels.triton.source import rows as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
 from lutetia.lut.kernels.triton.source.rows import GatherNumbers
-from lutetia.lut.sums import Sums, sum_dtype
 
 CAP = 128  # rows of one lookup neuron that one program adds up; the rest is shared out
 

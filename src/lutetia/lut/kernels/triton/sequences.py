@@ -20,10 +20,7 @@ from lutetia._shared.memory import free_memory
 from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia._shared.triton_order import Sorted, sort_columns
 from lutetia.errors import ArgumentError
-from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.connectivity.full import Connectivity, Full
-from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
+from lutetia.lut.kernels.protocol import Comparisons, Connectivity, Detected, Full, Into, Products, Sequence, Synapses
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.reference.sequences import CellsOfPairs, add_step, pairs_of, slopes_of_pairs

@@ -13,15 +13,12 @@ from torch import Tensor
 
 from lutetia._shared.launches import Planned, watched
 from lutetia._shared.prepared import allocator
-from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.cuda import keeps_hard_by_detector
-from lutetia.lut.kernels.protocol import Detected, Sequence
+from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Detected, Sequence, Synapses
 from lutetia.lut.kernels.triton import detect, pairs, rows
 from lutetia.lut.kernels.triton.launch import sizes_of, tables_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source.basics import Inputs, Rows, Sizes, Target
-from lutetia.lut.sums import FLOAT
 
 trains = True
 NOTHING = (None,) * 6
