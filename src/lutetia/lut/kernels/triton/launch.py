@@ -18,6 +18,7 @@ from lutetia.lut.sums import Sums, hold, sum_dtype
 
 triton = require("triton", "the triton backend of lutetia.lut")
 from lutetia._shared.launches import planned  # noqa: E402  (needs triton)
+from lutetia._shared.triton_fixed import convert_kernel  # noqa: E402
 from lutetia.lut.kernels.triton.source import basics  # noqa: E402
 from lutetia.lut.kernels.triton.source.basics import Case, Sizes, Tables, Target  # noqa: E402
 
@@ -65,7 +66,7 @@ def finish(target: Target, sums: Sums, dtype: torch.dtype) -> Tensor:
         return target.out
     out, total = torch.empty_like(target.out, dtype=dtype, memory_format=torch.contiguous_format), target.out.numel()
     if total:
-        planned(basics.convert_kernel, (cdiv(total, 1024),))(
+        planned(convert_kernel, (cdiv(total, 1024),))(
             target.out.contiguous(), out, target.overflow, total, SCALE=sums.scale, BLOCK=1024
         )
     check_overflow(target, sums)

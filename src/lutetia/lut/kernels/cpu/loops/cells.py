@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lutetia._shared.fixed import add_row
 from lutetia._shared.loops import U, clear, entry, jit, load
 from lutetia._shared.vectors import add_product, copy, take
-from lutetia.lut.kernels.cpu.loops.basics import add_row
 from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_slab, places_of
 
 

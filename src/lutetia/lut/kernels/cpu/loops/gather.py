@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from lutetia._shared.fixed import add_row, sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, element, first_given, jit, jit_inline, kernel, load, prefetch
 from lutetia._shared.vectors import add_8_rows, add_row_to_4, in_eights, sort_by_value
 from lutetia.lut.kernels.cpu.arrays import Gradients, Layer, Lines, Places, Reads, Rows, Sink
-from lutetia.lut.kernels.cpu.loops.basics import add_row, give_row, lines_of, scale_before, sums_in, write_sums
+from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, scale_before
 from lutetia.lut.kernels.cpu.loops.rows import FAR, ONCE
 
 WIDE = 128  # gradients per row from which on sorting the batch pays

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from lutetia._shared.fixed import sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, entry, jit, jit_inline, load, prefetch
 from lutetia._shared.vectors import add_8_rows, in_eights, sort_by_value, take
 from lutetia.lut.kernels.cpu.arrays import Lines, Pairs, Table
-from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, read_row, sums_in, write_sums
+from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, read_row
 
 FAR = U(1 << 18)  # weights of a table that a core's own cache does not hold: what is needed next is fetched ahead
 AHEAD = 64  # pairs of the next place that are fetched while one is worked on

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from lutetia._shared.elementary import exp_negative, log_positive
+from lutetia._shared.fixed import add_one, out_of_range, round_to_unit, sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, jit_inline, kernel
-from lutetia.lut.kernels.cpu.loops.basics import add_one, out_of_range, round_to_unit, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.detect import LANES, PADDED, transpose_in
 
 HARD, BLEND, CONFIDENCE, CONFIDENCE2 = range(4)

@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lutetia.lut.kernels.triton.source.basics import from_units, to_fixed, uncertainty_slope, units
+from lutetia._shared.triton_fixed import from_units, to_fixed, units
+from lutetia.lut.kernels.triton.source.basics import uncertainty_slope
 
 # ---- walking pairs ---------------------------------------------------------------------------------------------------
 # One program walks the earlier positions of one place, for one detector or a few. Those that run at one time belong to few

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lutetia.lut.kernels.triton.source.basics import CONFIDENCE, CONFIDENCE2, send, units
+from lutetia._shared.triton_fixed import units
+from lutetia.lut.kernels.triton.source.basics import CONFIDENCE, CONFIDENCE2, send
 from lutetia.lut.kernels.triton.source.detect import confidence, margins_tile, scalar, wavering
 
 

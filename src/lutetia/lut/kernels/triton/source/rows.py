@@ -19,7 +19,8 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from lutetia.lut.kernels.triton.source.basics import FC, HARD, SHARED, as_stored, from_units, send, uncertainty_slope, units
+from lutetia._shared.triton_fixed import from_units, units
+from lutetia.lut.kernels.triton.source.basics import FC, HARD, SHARED, as_stored, send, uncertainty_slope
 from lutetia.lut.kernels.triton.source.detect import coefficients_tile, detect_tile
 
 # ---- where things are ------------------------------------------------------------------------------------------------
