@@ -23,7 +23,7 @@ from lutetia.lut.connectivity.anchors import anchors_seen
 from lutetia.lut.connectivity.full import synapses_of, synapses_seen
 from lutetia.lut.kernels import choice
 
-OPS = ("lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients", "lut_gradients")
+OPS = ("lut_eval", "lut", "lut_weight_gradients", "lut_gradients")
 
 
 def how_arguments(case: Case) -> tuple[Any, ...]:
@@ -35,7 +35,7 @@ def how_arguments(case: Case) -> tuple[Any, ...]:
 
 def op_and_arguments(name: str, case: Case) -> tuple[Any, tuple[Any, ...]]:
     """An op, and arguments for it."""
-    how, named = how_arguments(case), getattr(torch.ops.lutetia, name).default
+    how, named = how_arguments(case), getattr(torch.ops.lutetia, name.split()[0]).default
     tensors = (case.x, case.weight, case.anchors)
     if name == "lut_eval":
         return named, (*tensors, *how)
@@ -44,13 +44,13 @@ def op_and_arguments(name: str, case: Case) -> tuple[Any, tuple[Any, ...]]:
         case.weight.requires_grad_()
         return named, (*tensors, *how)
     _, indices, *deltas = torch.ops.lutetia.lut(*tensors, *how)
-    if name in ("lut_input_gradients", "lut_gradients"):
+    if name.startswith("lut_gradients"):
         found = (case.grad, case.weight, indices, *deltas, case.anchors)
-        return named, (*found, case.x.shape[1], case.x.dtype, *how)
+        return named, (*found, case.x.shape[1], case.x.dtype, name == "lut_gradients", *how)
     return named, (case.grad, indices, None, None, None, None, 0, 0, list(case.weight.shape), case.weight.dtype, *how)
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [*OPS, "lut_gradients of x"])
 @pytest.mark.parametrize(("wiring", "dtype"), [*((wiring, torch.float32) for wiring in WIRINGS), ("fc", torch.bfloat16)])
 def test_opcheck(name: str, wiring: str, dtype: torch.dtype) -> None:
     op, arguments = op_and_arguments(name, make_case(wiring, dtype=dtype))

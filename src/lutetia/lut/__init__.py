@@ -10,7 +10,6 @@ from lutetia.lut.api import (
     SCALARS,
     LayerDescription,
     Learning,
-    Options,
     Tables,
     Wiring,
     check_bits,
@@ -21,6 +20,7 @@ from lutetia.lut.api import (
     run,
     run_attention,
 )
+from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import like_positions
 from lutetia.lut.autograd.policies import TOKEN, Rate, nodes_of, settle
 from lutetia.lut.autograd.quick import in_graph

@@ -14,7 +14,6 @@ from lutetia._shared.direct import is_direct
 from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.prepared import mark_as
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
-from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, start_quickly, with_step_in_place
@@ -84,21 +83,6 @@ class Learning(NamedTuple):
         check_choice("gradient", self.gradient, GRADIENTS)
         if not isinstance(self.meta, SynapseMeta):
             fail("meta", self.meta, "a SynapseMeta")
-        return self
-
-
-class Options(NamedTuple):
-    """How a LUT attention is to run."""
-
-    algorithm: str = "auto"
-    sums: Sums = FLOAT
-    products: Products = Products()
-
-    def check(self, sparse: bool) -> Options:
-        """Return these, or raise an error that says what they should be, or that they are incompatible."""
-        check_algorithm(self.algorithm, sparse)
-        self.sums.check()
-        self.products.check()
         return self
 
 
@@ -350,14 +334,14 @@ def lut_attention(
         y = in_graph(x, (weight, anchors, positions), meta) if usual else None
         if y is not None:
             return y
-    options = Options(algorithm, Sums(sums, int_rescaler), Products(precision, budget)).check(synapses is not None)
+    how = How(Sums(sums, int_rescaler), algorithm=algorithm, products=Products(precision, budget)).check(synapses is not None)
     learning = Learning(gradient, meta, external_lr).check()
-    return run_attention(x, Tables(weight, anchors, Wiring.of(synapses), positions), lengths, options, learning)
+    return run_attention(x, Tables(weight, anchors, Wiring.of(synapses), positions), lengths, how, learning)
 
 
-def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Options, learning: Learning) -> Tensor:
+def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, how: How, learning: Learning) -> Tensor:
     """`lut_attention` after the checks that a layer makes once."""
-    plain = lengths is None and tables.wiring is None and options.sums == FLOAT and options.algorithm != "cells"
+    plain = lengths is None and tables.wiring is None and how.sums == FLOAT and how.algorithm != "cells"
     if plain and not torch.compiler.is_compiling() and not _learns(x, tables):
         quick = quick_for(x, tables.weight, tables.anchors, tables.positions)
         y = None if quick is None else quick.launches.fill(x, tables.weight, None)
@@ -368,8 +352,7 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
         check_lengths(lengths, x)
     weight, anchors, wiring, positions, _ = tables
     assert positions is not None
-    header = "" if wiring is None else wiring.header
-    how = How(options.sums, choice.chosen, learning.meta, header, "hard", options.algorithm, options.products)
+    how = how._replace(backend=choice.chosen, meta=learning.meta, header="" if wiring is None else wiring.header)
     layer, rest = (x, weight, anchors, positions), (*tables.wires, text_of(how))
     learns = _learns(x, tables)
     y = _learn(ATTENTION, layer, rest, learning) if learns else op("lut_attention_eval", x, weight)(*layer, *rest)

@@ -17,7 +17,7 @@ from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.memo import Memo
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_int, check_memory, check_tensor, fail
-from lutetia.lut.api import LayerDescription, Options, check_attention, check_lengths
+from lutetia.lut.api import LayerDescription, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import output_dtype, positions_of, ready, solid, with_algorithm
 from lutetia.lut.kernels import choice
@@ -149,7 +149,7 @@ def rows_in(index: Any, batch: int) -> Tensor:
 
 @uncompiled("decoding with an index cache depends on how full the cache is")
 @torch.no_grad()
-def decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None, options: Options) -> Tensor:
+def decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None, how: How) -> Tensor:
     """y of new positions, whose indices join the cache: x [B, s, I] -> y [B, s, O], without gradients.
 
     `lengths` [B] says how many of the s are new in each row, all when None; y is zero past them.
@@ -157,9 +157,9 @@ def decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tenso
     if not isinstance(cache, IndexCache):
         fail("cache", cache, "an IndexCache, made with new_cache")
     held = cache.check(x, layer.anchors)
-    if lengths is None and not options.sums.exact and _is_step(x, cache, layer, max(held, default=0)):
+    if lengths is None and not how.sums.exact and _is_step(x, cache, layer, max(held, default=0)):
         return _step(x, cache, layer)
-    return _decode(x, cache, layer, lengths, options)
+    return _decode(x, cache, layer, lengths, how)
 
 
 # ---- one new position of each row ------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _step(x: Tensor, cache: IndexCache, layer: LayerDescription) -> Tensor:
 # ---- any number of new positions -------------------------------------------------------------------------------------
 
 
-def _decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None, options: Options) -> Tensor:
+def _decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None, how: How) -> Tensor:
     new = _check(x, cache, layer, lengths)
     weight, anchors, connectivity, positions = layer[:4]
     assert positions is not None
@@ -218,15 +218,14 @@ def _decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tens
     plain = positions.shape[2] == 0 and isinstance(connectivity, Full) and len(earlier) > 0 and not fresh
     by_counts = plain and int(new.max()) == 1 and int(earlier.max()) > n_cells
     if fresh:
-        how = How(options.sums, algorithm=options.algorithm, products=options.products)
         sequence = Sequence(detected, places, anchors.shape[1], positions.shape[2])
         sequence = with_algorithm(sequence, how, connectivity, weight)
-        filled = kernels.fill_sequence(solid(weight), connectivity, sequence, options.sums)[here]
+        filled = kernels.fill_sequence(solid(weight), connectivity, sequence, how.sums)[here]
     elif by_counts:
-        filled = _fill_by_counts(solid(weight), cache.count(n_cells)[here[0]], q, options.sums)
+        filled = _fill_by_counts(solid(weight), cache.count(n_cells)[here[0]], q, how.sums)
     else:
         keys = (cache.indices, places.indices)
-        filled = _fill(layer._replace(weight=solid(weight)), kernels, keys, q, (row, earlier), options.sums)
+        filled = _fill(layer._replace(weight=solid(weight)), kernels, keys, q, (row, earlier), how.sums)
     y = filled.new_zeros(*x.shape[:2], filled.shape[-1])
     y[here] = filled
     cache.grow(new, anchors)

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from lutetia.errors import check_int, check_tensor, fail
 from lutetia.lut import (
     DEFAULT_META,
+    How,
     IndexCache,
     LayerDescription,
-    Options,
     Sums,
     SynapseMeta,
     Synapses,
@@ -127,12 +127,12 @@ class LUTAttention(LUT):
                 return y
         if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_nested or x.dim() != 3 or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["B", "S", self.n_inputs])
-        options = Options(self.algorithm, Sums(self.sums, self.int_rescaler))
+        how = How(Sums(self.sums, self.int_rescaler), algorithm=self.algorithm)
         check_algorithm(self.algorithm, self._header is not None)
         if cache is not None:
-            return decode(x, cache, self.describe(), lengths, options)
+            return decode(x, cache, self.describe(), lengths, how)
         tables = Tables(self.weight, self.anchors, self._wiring(), self.positions)
-        return run_attention(x, tables, lengths, options, self._learning())
+        return run_attention(x, tables, lengths, how, self._learning())
 
     def new_cache(self, batch: int, length: int | None = None) -> IndexCache:
         """An empty cache for `batch` sequences of at most `length` positions, `max_length` by default."""

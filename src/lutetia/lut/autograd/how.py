@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lutetia._uncompiled import constant_result
+from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.connectivity.full import Connectivity, full, synapses_of
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels import backend_for
@@ -41,6 +42,13 @@ class How(NamedTuple):
     def connectivity(self, wires: Sequence[Tensor | None], shape: Sequence[int]) -> Connectivity:
         """Synapses of these tensors, or full connectivity of a shape [N_t, R, O]."""
         return synapses_of(*wires, self.header) if self.header else full(*shape, self.meta)  # type: ignore[call-arg, arg-type]
+
+    def check(self, sparse: bool) -> How:
+        """These options, or an error that says what they should be, or that they are incompatible."""
+        check_algorithm(self.algorithm, sparse)
+        self.sums.check()
+        self.products.check()
+        return self
 
     def kernels(self, x: Tensor) -> Backend:
         """The primitives that run where x is."""

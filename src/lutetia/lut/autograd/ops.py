@@ -169,24 +169,6 @@ def _lut(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor
 
 
 @define(
-    f"lut_input_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, HOW) "
-    "-> Tensor",
-    lambda grad, weight, *rest: grad.new_empty((grad.shape[0], rest[4]), dtype=rest[5]),
-)
-def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    """grad [B, O], weight, then indices, min_delta, min_delta_index [B, N_t], anchors, n_inputs, dtype -> dx [B, I]."""
-    *found, anchors, n_inputs, dtype = rest[:6]
-    how, connectivity = told(rest[6:], weight.shape)
-    floats = how.sums == FLOAT and dtype == weight.dtype == torch.float32
-    quick = quick_back(grad, connectivity, (weight, anchors, n_inputs)) if floats else None
-    if quick is not None:
-        return quick.launches.to_inputs(grad, weight, tuple(found))
-    detected = Detected(*map(laid, found))
-    run = how.kernels(grad).propagate
-    return run(solid(grad), solid(weight), connectivity, detected, solid(trusted(anchors)), n_inputs, how.sums).to(dtype)
-
-
-@define(
     "lut_weight_gradients(Tensor grad, Tensor indices, Tensor? a, Tensor? b, Tensor? alternatives, Tensor? pe_indices, "
     "int n_anchors, int positional_dim, SymInt[] size, ScalarType dtype, HOW) -> Tensor",
     lambda grad, indices, *rest: grad.new_empty(rest[6], dtype=rest[7]),
@@ -209,20 +191,32 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
 
 
 @define(
-    f"lut_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, HOW) "
-    "-> (Tensor, Tensor)",
-    lambda grad, weight, *rest: (grad.new_empty((len(grad), rest[4]), dtype=rest[5]), weight.new_empty(weight.shape)),
+    f"lut_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, bool to_weight, "
+    "HOW) -> (Tensor, Tensor)",
+    lambda grad, weight, *rest: (
+        grad.new_empty((len(grad), rest[4]), dtype=rest[5]),
+        weight.new_empty(weight.shape if rest[6] else 0),
+    ),
 )
 def _lut_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """Both of the above at once, which a compiled graph would call one after the other."""
-    *found, anchors, n_inputs, dtype = rest[:6]
-    how, connectivity = told(rest[6:], weight.shape)
+    """grad [B, O], weight, then indices, min_delta, min_delta_index [B, N_t], anchors, n_inputs, dtype -> dx [B, I], dW.
+
+    Of one op, where a compiled graph would call two one after the other. Without `to_weight` dW is empty.
+    """
+    *found, anchors, n_inputs, dtype, to_weight = rest[:7]
+    how, connectivity = told(rest[7:], weight.shape)
     floats = how.sums == FLOAT and dtype == weight.dtype == torch.float32
     quick = quick_back(grad, connectivity, (weight, anchors, n_inputs)) if floats else None
     if quick is not None:
-        return quick.launches.gradients(grad, weight, tuple(found), tuple(weight.shape))
-    to_weight = (grad, found[0], None, None, None, None, 0, 0, weight.shape, weight.dtype, *rest[6:])
-    return _lut_input_gradients(grad, weight, *rest), _lut_weight_gradients(*to_weight)
+        if to_weight:
+            return quick.launches.gradients(grad, weight, tuple(found), tuple(weight.shape))
+        return quick.launches.to_inputs(grad, weight, tuple(found)), grad.new_empty(0)
+    detected, run = Detected(*map(laid, found)), how.kernels(grad).propagate
+    dx = run(solid(grad), solid(weight), connectivity, detected, solid(trusted(anchors)), n_inputs, how.sums).to(dtype)
+    if not to_weight:
+        return dx, weight.new_empty(0)
+    indices = (found[0], None, None, None, None, 0, 0)
+    return dx, _lut_weight_gradients(grad, *indices, weight.shape, weight.dtype, *rest[7:])
 
 
 # ---- reads -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from lutetia._shared.prepared import Prepared
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
 from lutetia.lut.autograd.ops import op
-from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Once, Record, record_of
+from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Record, record_of
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Full, Into
 
@@ -62,11 +62,7 @@ class Dense(torch.autograd.Function):
         formula, quick = ctx.call.formula, ctx.call.quick
         if quick is not None and not torch.is_grad_enabled() and quick.takes(grads[0]) and is_quiet() and not flow.recording():
             return *_quick_gradients(ctx, quick, grads[0]), None, None
-        with torch.no_grad():
-            gradients = formula.backward(ctx, grads, formula.weight_at >= 0 and is_wanted(ctx, formula.weight_at))
-        if torch.is_grad_enabled():  # in a pass that makes a graph of itself each says that it has none of its own
-            gradients = [None if gradient is None else Once.apply(gradient.requires_grad_()) for gradient in gradients]
-        return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
+        return formula.backward(ctx, grads, formula.weight_at >= 0 and is_wanted(ctx, formula.weight_at))
 
 
 def start_quickly(x: Tensor, weight: Tensor, anchors: Tensor, quick: Prepared) -> Tensor:
@@ -118,7 +114,7 @@ class Sparse(Dense):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         formula = ctx.call.formula
-        gradients = formula.to_inputs(ctx, grad)
+        gradients = formula.to_inputs(ctx, False, grad)
         if ctx.needs_input_grad[formula.weight_at]:
             gradient = record_of(ctx).gather_sparse(grad.contiguous())
             # Autograd takes over a sparse gradient that nobody else holds, and forgets that it is coalesced: an optimiser would
@@ -202,7 +198,7 @@ class InPlace(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = ctx.call.formula.to_inputs(ctx, grad)
+        gradients = ctx.call.formula.to_inputs(ctx, False, grad)
         ctx.step.use = (grad.contiguous(), record_of(ctx))
         return *gradients, grad.new_zeros((), dtype=ctx.token_dtype), None, None
 

@@ -146,20 +146,14 @@ def remember_lut(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
     ctx.save_for_backward(*saved)
 
 
-def lut_to_inputs(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]:
-    """grad [B, O] -> dx [B, I] where it is wanted; nothing for weight and anchors."""
+def lut_to_inputs(ctx: Any, to_weight: bool, grad: Tensor, *_: None) -> list[Tensor | None]:
+    """grad [B, O] -> dx [B, I] where it is wanted, with it dW, and nothing for anchors."""
     if not ctx.needs_input_grad[0]:
         return [None, None, None]
     s, f = record_of(ctx)
-    run = op("lut_input_gradients", grad, s.weight)  # type: ignore[arg-type]
-    return [run(grad, s.weight, *s[:3], s.anchors, f.n_inputs, f.dtype, *s.wires, f.how), None, None]
-
-
-def lut_to_both(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]:
-    """grad [B, O] -> dx [B, I], dW, and nothing for anchors."""
-    s, f = record_of(ctx)
-    run = op("lut_gradients", grad, s.weight)  # type: ignore[arg-type]
-    return [*run(grad, s.weight, *s[:3], s.anchors, f.n_inputs, f.dtype, *s.wires, f.how), None]
+    run, rest = op("lut_gradients", grad, s.weight), (f.n_inputs, f.dtype, to_weight)  # type: ignore[arg-type]
+    dx, dw = run(grad, s.weight, *s[:3], s.anchors, *rest, *s.wires, f.how)
+    return [dx, dw if to_weight else None, None]
 
 
 def rows_to_weight(ctx: Any, grad: Tensor) -> Tensor:
@@ -182,7 +176,7 @@ def remember_read(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
     ctx.save_for_backward(x, anchors, *logs, thresholds)
 
 
-def read_to_inputs(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> list[Tensor | None]:
+def read_to_inputs(ctx: Any, _: bool, da: Tensor | None, db: Tensor | None, *__: None) -> list[Tensor | None]:
     """da, db [B, N_t] -> dx [B, I], nothing for anchors, the gradients of the scalars []."""
     if da is None and db is None:
         return [None] * 5
@@ -205,7 +199,7 @@ def remember_rows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*(saved._replace(weight=weight) if any(ctx.needs_input_grad[3:5]) else saved))
 
 
-def rows_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+def rows_to_inputs(ctx: Any, _: bool, grad: Tensor) -> list[Tensor | None]:
     """grad [B, O] -> nothing for weight, indices, alternatives; da, db [B, N_t] where they are wanted."""
     to_a, to_b = ctx.needs_input_grad[3:5]
     if not (to_a or to_b):
@@ -229,7 +223,7 @@ def remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
     ctx.save_for_backward(*saved)
 
 
-def attention_to_inputs(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]:
+def attention_to_inputs(ctx: Any, _: bool, grad: Tensor, *__: None) -> list[Tensor | None]:
     """grad [B, S, O] -> dx [B, S, I], nothing for weight and anchors, dpositions; where they are wanted."""
     to_x, to_positions = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
     if not (to_x or to_positions):
@@ -249,21 +243,25 @@ class Formula(NamedTuple):
 
     op: str
     remember: Callable[[Any, tuple[Any, ...], Any], None]
-    to_inputs: Callable[..., list[Tensor | None]]  # ctx, gradients of the outputs -> those of the tensors that come first
+    # ctx, whether the weight's is wanted, gradients of the outputs -> those of the tensors that come first; with that of the
+    # weight, where one op gives both.
+    to_inputs: Callable[..., list[Tensor | None]]
     weight_at: int = -1  # the place of the weight among the inputs; -1 where there is none
-    to_both: Callable[..., list[Tensor | None]] | None = None  # `to_inputs` and the gradient of the weight in one op
 
-    def backward(self, ctx: Any, grads: tuple[Any, ...], to_weight: bool) -> list[Tensor | None]:
-        """The gradients of the tensors that come first, that of the weight dense, where it is wanted."""
-        if to_weight and self.to_both is not None and ctx.needs_input_grad[0]:
-            return self.to_both(ctx, *grads)
-        gradients = self.to_inputs(ctx, *grads)
-        if to_weight:
-            gradients[self.weight_at] = rows_to_weight(ctx, grads[0])
-        return gradients
+    def backward(self, ctx: Any, grads: tuple[Any, ...], to_weight: bool) -> tuple[Tensor | None, ...]:
+        """The gradients of all inputs, that of the weight dense, where it is wanted."""
+        gradients: list[Tensor | None] = []
+        if any(grad is not None for grad in grads):
+            with torch.no_grad():
+                gradients = self.to_inputs(ctx, to_weight, *grads)
+                if to_weight and gradients[self.weight_at] is None:
+                    gradients[self.weight_at] = rows_to_weight(ctx, grads[0])
+        if torch.is_grad_enabled():  # in a pass that makes a graph of itself each says that it has none of its own
+            gradients = [None if gradient is None else Once.apply(gradient.requires_grad_()) for gradient in gradients]
+        return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
 
 
-LUT = Formula("lut", remember_lut, lut_to_inputs, 1, to_both=lut_to_both)
+LUT = Formula("lut", remember_lut, lut_to_inputs, 1)
 READ = Formula("read_detectors", remember_read, read_to_inputs)
 ROWS = Formula("weigh_rows", remember_rows, rows_to_inputs, 0)
 ATTENTION = Formula("lut_attention", remember_attention, attention_to_inputs, 1)
@@ -284,7 +282,7 @@ class Once(torch.autograd.Function):
 
 
 def _register(formula: Formula) -> None:
-    n_inputs, has_weight = len(torch._C._get_schema(f"lutetia::{formula.op}", "").arguments), formula.weight_at >= 0
+    has_weight = formula.weight_at >= 0
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.set_materialize_grads(False)
@@ -293,12 +291,7 @@ def _register(formula: Formula) -> None:
         formula.remember(ctx, inputs, output)
 
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradients: list[Tensor | None] = []
-        if any(grad is not None for grad in grads):
-            gradients = formula.backward(ctx, grads, has_weight and ctx.needs_input_grad[formula.weight_at])
-        if torch.is_grad_enabled():  # a graph of this pass is made
-            gradients = [None if gradient is None else Once.apply(gradient) for gradient in gradients]
-        return *gradients, *[None] * (n_inputs - len(gradients))
+        return formula.backward(ctx, grads, has_weight and ctx.needs_input_grad[formula.weight_at])
 
     torch.library.register_autograd(f"lutetia::{formula.op}", backward, setup_context=setup_context, lib=LIBRARY)
 
