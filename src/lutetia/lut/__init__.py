@@ -22,7 +22,7 @@ from lutetia.lut.api import (
 )
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import like_positions
-from lutetia.lut.autograd.policies import TOKEN, Rate, nodes_of, settle
+from lutetia.lut.autograd.policies import Rate, nodes_of, settle
 from lutetia.lut.autograd.quick import in_graph
 from lutetia.lut.autograd.saved import Record, record_of
 from lutetia.lut.connectivity import growth

@@ -17,25 +17,14 @@ B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lutetia.lut import TOKEN, Record, like_positions, nodes_of, record_of, rows_of, sum_dtype
+from lutetia.lut import Record, like_positions, nodes_of, record_of, rows_of, sum_dtype
 from lutetia.relevance import Args, Decisive, Given, Node, Op, Relevance, divide, register, unknown
 
 MOST_NUMBERS = 1 << 24  # in one scratch tensor; larger batches are done in pieces
-
-
-class WeightToken(Op):
-    """The scalar that stands for the weight of a layer with steps in place: it has no value of its own."""
-
-    def result(self, node: Node) -> Relevance | None:
-        return torch.zeros(())
-
-    def relevance(self, node: Node, R: Any, args: Args) -> Given:
-        return [None] * len(node.edges)
 
 
 class SharedTables(Op):
@@ -231,4 +220,3 @@ def output_dtype(node: Node) -> torch.dtype:
 
 register(LutOp(), *nodes_of("lut"))
 register(AttentionOp(), *nodes_of("lut_attention"))
-register(WeightToken(), TOKEN)

@@ -27,6 +27,7 @@ from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Full, Into
 
 Rate: TypeAlias = float | Callable[[], float]
+WeightStep: TypeAlias = tuple[Tensor, Rate]  # a weight, and the rate at which it takes steps in place
 
 
 class Call(NamedTuple):
@@ -35,6 +36,7 @@ class Call(NamedTuple):
     formula: Formula
     rest: tuple[Any, ...]
     quick: Prepared | None = None
+    step: WeightStep | None = None
 
     def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Any:
         """y, or where there is no weight all that the op gives; what the backward pass needs is kept on ctx."""
@@ -134,12 +136,8 @@ def with_step_in_place(call: Call, tensors: tuple[Tensor, ...], external_lr: Rat
     The steps of one backward pass are taken when all of it is done, those of one weight as one: every gradient that flows
     on comes from the weights as they were, wherever else in the graph the weight is used.
     """
-    formula, weight = call.formula, tensors[call.formula.weight_at]
-    step = WeightStep(weight, check_step(weight, external_lr))
-    # The token is how autograd asks for the weight's gradient: it asks in backward(), not in torch.autograd.grad(y, x).
-    token = Token.apply(weight, step)
-    given = [tensor.detach() if place == formula.weight_at else tensor for place, tensor in enumerate(tensors)]
-    return IN_PLACE[formula.op].apply(*given, token, call, step)
+    weight = tensors[call.formula.weight_at]
+    return IN_PLACE[call.formula.op].apply(*tensors, call._replace(step=(weight, check_step(weight, external_lr))))
 
 
 def check_step(weight: Tensor, external_lr: Rate | None) -> Rate:
@@ -164,43 +162,17 @@ def check_rate(value: Any) -> float:
     return rate
 
 
-class WeightStep:
-    """One use of a weight, and what its backward pass brings."""
-
-    def __init__(self, weight: Tensor, external_lr: Rate) -> None:
-        self.weight, self.external_lr = weight, external_lr
-        self.use: tuple[Tensor, Record] | None = None  # the gradient of y, and what the node of the graph knows
-
-
-class Token(torch.autograd.Function):
-    """A scalar that stands for the weight in the graph; if it gets a gradient, the weight's is needed."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, step: WeightStep) -> Tensor:
-        ctx.step = step
-        return weight.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None]:
-        at_end_of_pass(_Steps).add(ctx.step)
-        return None, None
-
-
-class InPlace(torch.autograd.Function):
-    """A training op whose weight takes a step."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, token, ctx.call, ctx.step = arguments
-        ctx.token_dtype = token.dtype
-        return ctx.call.start(ctx, tensors)
+class InPlace(Dense):
+    """A training op whose weight takes a step where its gradient is wanted: in backward(), not in torch.autograd.grad(y, x)."""
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = ctx.call.formula.to_inputs(ctx, False, grad)
-        ctx.step.use = (grad.contiguous(), record_of(ctx))
-        return *gradients, grad.new_zeros((), dtype=ctx.token_dtype), None, None
+        formula = ctx.call.formula
+        gradients = formula.to_inputs(ctx, False, grad)
+        if is_wanted(ctx, formula.weight_at):
+            at_end_of_pass(_Steps).add(ctx.call.step, grad.contiguous(), record_of(ctx))
+        return *gradients, None
 
 
 class _Steps:
@@ -209,27 +181,24 @@ class _Steps:
     def __init__(self) -> None:
         self.uses: dict[tuple[Any, ...], tuple[WeightStep, list[tuple[Tensor, Record]]]] = {}
 
-    def add(self, step: WeightStep) -> None:
-        """Record a step, next to those that may be merged with it."""
-        assert step.use is not None
-        _, record = step.use
+    def add(self, step: WeightStep, grad: Tensor, record: Record) -> None:
+        """Keep the gradient of y and what its node knows, next to those that may be merged with them."""
         kind = (record.in_sequence, record.saved.a is None, record.facts.two)
-        key = (id(step.weight), record.facts.how, id(record.saved.start), kind, step.external_lr)
-        self.uses.setdefault(key, (step, []))[1].append(step.use)
-        step.use = None
+        key = (id(step[0]), record.facts.how, id(record.saved.start), kind, step[1])
+        self.uses.setdefault(key, (step, []))[1].append((grad, record))
 
     def finish(self) -> None:
         """Take all steps."""
         together, self.uses = self.uses, {}
         for step, uses in together.values():
-            _take(step, uses)
+            _take(*step, uses)
 
 
 @torch.no_grad()
-def _take(step: WeightStep, uses: list[tuple[Tensor, Record]]) -> None:
+def _take(leaf: Tensor, external_lr: Rate, uses: list[tuple[Tensor, Record]]) -> None:
     """One step of one weight. Several uses are one of a larger batch, but for sequences, whose lengths may differ."""
-    weight, (grad, record) = step.weight.detach(), uses[0]
-    rate = check_rate(step.external_lr() if callable(step.external_lr) else step.external_lr)
+    weight, (grad, record) = leaf.detach(), uses[0]
+    rate = check_rate(external_lr() if callable(external_lr) else external_lr)
     if record.in_sequence and len(uses) > 1:
         weight.copy_(weight - rate * sum(record.gather(grad) for grad, record in uses))
     else:
@@ -239,7 +208,7 @@ def _take(step: WeightStep, uses: list[tuple[Tensor, Record]]) -> None:
             grad, record = torch.cat([grad for grad, _ in uses]), record._replace(saved=record.saved._replace(**joined))
         record.gather(grad, Into(weight, rate))
     record.connectivity().clamp_(weight)
-    torch.autograd.graph.increment_version(step.weight)  # compiled kernels write behind torch's back
+    torch.autograd.graph.increment_version(leaf)  # compiled kernels write behind torch's back
 
 
 # ---- what a compiled graph leaves to do ------------------------------------------------------------------------------
@@ -273,8 +242,6 @@ settle_call.settles = True  # type: ignore[attr-defined]
 
 
 # ---- the nodes of the graph ------------------------------------------------------------------------------------------
-
-TOKEN = f"{Token.__name__}Backward"
 
 
 def _nodes(policy: Any) -> dict[str, Any]:
