@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lutetia._shared.arguments import check_below
 from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia.errors import check_choice, check_range, check_tensor, fail
 from lutetia.lut.connectivity.anchors import Comparisons, checked_anchors, comparisons_of
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
-from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, check_below, takes
+from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, takes
 from lutetia.lut.kernels.backend import Backend
 from lutetia.lut.kernels.protocol import READS, Coefficients, Detected, Into, Products, Read, Sequence
 from lutetia.lut.kernels.reference.sequences import list_firings
