@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
+from torch import Tensor
+
+from lutetia.errors import LutetiaError
 
 
 class Ending(Protocol):
@@ -42,3 +45,16 @@ def is_wanted(ctx: Any, place: int) -> bool:
         return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
     except RuntimeError:  # torch.autograd.grad asks for a leaf, of which torch does not tell
         return True
+
+
+class Once(torch.autograd.Function):
+    """A gradient that cannot be differentiated again, and the sentence that says so."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, why: str) -> Tensor:
+        ctx.why = why
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> NoReturn:
+        raise LutetiaError(ctx.why)

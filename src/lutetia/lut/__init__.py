@@ -13,7 +13,6 @@ from lutetia.lut.api import (
     Tables,
     Wiring,
     check_bits,
-    check_lengths,
     lut,
     lut_attention,
     quickly,
@@ -30,7 +29,7 @@ from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_anchors, check_t
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full, synapses_of
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.decode import IndexCache, decode, rows_in
+from lutetia.lut.decode import IndexCache, decode
 from lutetia.lut.kernels.choice import backend_name, kernels, use_backend
 from lutetia.lut.kernels.protocol import READS, Products, Read, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of

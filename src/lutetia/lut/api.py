@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.direct import is_direct
-from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
+from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.prepared import mark_as
+from lutetia._shared.ragged import check_lengths
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
@@ -393,16 +394,3 @@ def check_bits(n_anchors: int, positional_dim: int) -> int:
             f"2 · n_anchors + positional_dim of at most {MAX_BITS}: a table has no more than 2**{MAX_BITS} rows"
         )
     return n_bits
-
-
-def check_lengths(lengths: Any, x: Tensor, name: str = "lengths") -> None:
-    """Check lengths [B] of the sequences x [B, S, I]; their values only where they can be read without harm."""
-    check_tensor(name, lengths, [x.shape[0]], INTEGER_DTYPES)
-    if lengths.is_meta != x.is_meta:
-        fail(name, lengths, f"a tensor on {x.device}")
-    if torch.compiler.is_compiling() or (lengths.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return
-    outside = (lengths < 0) | (lengths > x.shape[1])
-    if bool(outside.any()):
-        row = int(outside.nonzero()[0])
-        raise ArgumentError(f"{name} has {int(lengths[row])} in row {row}, expected 0 to {x.shape[1]}")

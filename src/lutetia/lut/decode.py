@@ -8,16 +8,16 @@ often each of the C = 2**N_c indices was seen, and a step that has more than C e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
+from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.memo import Memo
+from lutetia._shared.ragged import check_lengths, listed, rows_in
 from lutetia._uncompiled import uncompiled
-from lutetia.errors import ArgumentError, check_int, check_memory, check_tensor, fail
-from lutetia.lut.api import LayerDescription, check_attention, check_lengths
+from lutetia.errors import ArgumentError, check_int, check_tensor, fail
+from lutetia.lut.api import LayerDescription, check_attention
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import output_dtype, positions_of, ready, solid, with_algorithm
 from lutetia.lut.kernels import choice
@@ -137,16 +137,6 @@ def _places_of(positions: Tensor, how: tuple[int, int, Backend]) -> Tensor:
 places_seen = Memo(_places_of)  # the PE indices of all distances, the longest first, int32 [N_t, max_length - 1]
 
 
-def rows_in(index: Any, batch: int) -> Tensor:
-    """index, an integer tensor [any B] that names rows of a cache of `batch`, as int64 on the host."""
-    check_tensor("index", index, ["B"], INTEGER_DTYPES)
-    check_memory("index", index)
-    rows = index.long().cpu()
-    if bool(((rows < 0) | (rows >= batch)).any()):
-        fail("index", rows.tolist(), f"rows from 0 to {batch - 1}")
-    return rows
-
-
 @uncompiled("decoding with an index cache depends on how full the cache is")
 @torch.no_grad()
 def decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None, how: How) -> Tensor:
@@ -203,7 +193,7 @@ def _decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tens
     weight, anchors, connectivity, positions = layer[:4]
     assert positions is not None
     kernels, n_cells = choice.backend_for(choice.chosen, x), 1 << anchors.shape[1]
-    row, at = _tokens(new)
+    row, at = listed(new)  # every new position: its row, and its place among the new ones of that row
     earlier = cache.lengths[row] + at
     fresh = not bool(cache.lengths.any())
     reached = x.shape[1] if fresh else int(earlier.max()) + 1 if len(earlier) else 1
@@ -233,12 +223,6 @@ def _decode(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tens
     return y.to(output_dtype(x, weight))
 
 
-def _tokens(new: Tensor) -> tuple[Tensor, Tensor]:
-    """Every new position: its row, and its place among the new ones of that row. new [B] -> two of [n], on the host."""
-    row = torch.repeat_interleave(torch.arange(len(new)), new)
-    return row, torch.arange(len(row)) - (new.cumsum(0) - new)[row]
-
-
 def _fill(
     layer: LayerDescription, kernels: Backend, keys: tuple[Tensor, Tensor], q: Tensor, new: tuple[Tensor, Tensor], sums: Sums
 ) -> Tensor:
@@ -251,7 +235,7 @@ def _fill(
     y = torch.zeros(len(row), n_outputs, dtype=torch.int64 if sums.exact else dtype, device=device)
     width = n_outputs * q.shape[1] if sums.exact else max(n_outputs, q.shape[1])
     for some in _turns(earlier, NUMBERS_AT_ONCE // width):
-        token, i = _tokens(earlier[some])  # all pairs: the number of the new position, and i
+        token, i = listed(earlier[some])  # all pairs: the number of the new position, and i
         token += some.start
         distance = (earlier[token] - i).to(device)
         b, token, i = row[token].to(device), token.to(device), i.to(device)

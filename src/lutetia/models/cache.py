@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lutetia._shared.ragged import rows_in
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut import rows_in
 
 
 class ModelCache:

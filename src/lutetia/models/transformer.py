@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import lutetia
 from lutetia._shared.dtypes import INTEGER_DTYPES
+from lutetia._shared.ragged import check_lengths
 from lutetia.errors import ArgumentError, check_int, check_tensor, fail
-from lutetia.lut import IndexCache, SynapseMeta, check_lengths
+from lutetia.lut import IndexCache, SynapseMeta
 from lutetia.models import generation
 from lutetia.models.building import STD, Model, linear, norm_of
 from lutetia.models.cache import ModelCache

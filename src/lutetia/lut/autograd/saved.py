@@ -7,16 +7,18 @@ is marked, in a pass that builds a graph of itself, by a node that says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lutetia.errors import LutetiaError
+from lutetia._shared.backward import Once
 from lutetia.lut.autograd.how import How, Wires, how_of
 from lutetia.lut.autograd.ops import LIBRARY, gather_sequence, op
 from lutetia.lut.connectivity.full import Connectivity, Full, full
 from lutetia.lut.kernels.protocol import FLOAT, Coefficients, Detected, Into, Sequence
+
+ONCE = "a LUT layer cannot be differentiated twice: its gradient is the slope of a blend and has none of its own"
 
 
 class Saved(NamedTuple):
@@ -257,7 +259,7 @@ class Formula(NamedTuple):
                 if to_weight and gradients[self.weight_at] is None:
                     gradients[self.weight_at] = rows_to_weight(ctx, grads[0])
         if torch.is_grad_enabled():  # in a pass that makes a graph of itself each says that it has none of its own
-            gradients = [None if gradient is None else Once.apply(gradient.requires_grad_()) for gradient in gradients]
+            gradients = [None if gradient is None else Once.apply(gradient.requires_grad_(), ONCE) for gradient in gradients]
         return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
 
 
@@ -265,20 +267,6 @@ LUT = Formula("lut", remember_lut, lut_to_inputs, 1)
 READ = Formula("read_detectors", remember_read, read_to_inputs)
 ROWS = Formula("weigh_rows", remember_rows, rows_to_inputs, 0)
 ATTENTION = Formula("lut_attention", remember_attention, attention_to_inputs, 1)
-
-
-class Once(torch.autograd.Function):
-    """A gradient that cannot be differentiated again."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> NoReturn:
-        raise LutetiaError(
-            "a LUT layer cannot be differentiated twice: its gradient is the slope of a blend and has none of its own"
-        )
 
 
 def _register(formula: Formula) -> None:

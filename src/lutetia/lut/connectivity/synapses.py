@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
+from lutetia._shared.ragged import listed
 from lutetia._shared.tensor_files import read_tensors, write_tensors
 from lutetia.errors import ArgumentError, DataError, check_choice, check_int, check_tensor, fail
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
@@ -115,8 +116,7 @@ class Synapses:
         run_start = begins.nonzero().flatten()
         run_length = torch.cat([run_start, run_start.new_tensor([n])]).diff()
         per_run = (run_length + self.group_size - 1) // self.group_size
-        run = torch.arange(len(run_start), device=device).repeat_interleave(per_run)
-        nth = torch.arange(len(run), device=device) - (per_run.cumsum(0) - per_run)[run]
+        run, nth = listed(per_run)
         start = run_start[run] + nth * self.group_size
         count = (run_length[run] - nth * self.group_size).clamp(max=self.group_size)
         return Groups(start, count.int(), self.owner_meta[start], torch.searchsorted(start, self.owner_start))
@@ -157,17 +157,14 @@ class Synapses:
 
     def _listing(self) -> torch.Tensor:
         """Where each weight's synapse stands in the owners' list, int64 [n_weights]."""
-        place = torch.arange(self.n_weights, device=self.device)
         if self.layout == "general":
-            return place
-        widths = self.neuron_widths()
-        shift = self.det_start[:-1].repeat_interleave(self.n_rows) - (widths.cumsum(0) - widths)
-        return place + shift.repeat_interleave(widths, output_size=self.n_weights)
+            return torch.arange(self.n_weights, device=self.device)
+        neuron, nth = listed(self.neuron_widths(), self.n_weights)
+        return self.det_start[neuron // self.n_rows] + nth
 
     def _dense_index(self) -> torch.Tensor:
         """Where each weight stands in the flattened dense table, int64 [n_weights]."""
-        neuron = torch.arange(self.n_neurons, device=self.device)
-        neuron = neuron.repeat_interleave(self.neuron_widths(), output_size=self.n_weights)
+        neuron, _ = listed(self.neuron_widths(), self.n_weights)
         return neuron * self.n_outputs + self.owner_targets[self._listing()]
 
     @cached_property
@@ -229,9 +226,8 @@ class Synapses:
     def places_of(self, neurons: torch.Tensor) -> torch.Tensor:
         """Where the weights of these lookup neurons, int64 [n], stand, one neuron after the other: int64 [all of them]."""
         widths = self.neuron_widths()
-        starts, widths = (widths.cumsum(0) - widths)[neurons], widths[neurons]
-        shift = (starts - (widths.cumsum(0) - widths)).repeat_interleave(widths)
-        return shift + torch.arange(shift.shape[0], device=shift.device)
+        which, nth = listed(widths[neurons])
+        return (widths.cumsum(0) - widths)[neurons][which] + nth
 
     def flatten(self, dense: torch.Tensor) -> torch.Tensor:
         """The weights [n_weights] of a dense table [n_detectors, n_rows, n_outputs]; what has no synapse is dropped."""
@@ -326,8 +322,7 @@ class Synapses:
 
     def _check_order(self) -> None:
         """Within an owner: by meta, then by output, and no output twice."""
-        owner = torch.arange(self.n_owners, device=self.device)
-        owner = owner.repeat_interleave(self.owner_start.diff(), output_size=self.owner_targets.shape[0])
+        owner, _ = listed(self.owner_start.diff(), self.owner_targets.shape[0])
         key = (owner * len(self.metas) + self.owner_meta) * self.n_outputs + self.owner_targets
         unordered = key.diff() < 0
         if unordered.any():
