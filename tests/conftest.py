@@ -65,8 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
         share_cores(workers)
         if not warm.has_gpu():
             config.option.tx = [f"popen//python={warm.command()}"] * len(config.option.tx)
-        if warm.has_yosys():
-            warm.server("yosys")  # here, so that all workers have one
+        for name in ("plain", *(["yosys"] if warm.has_yosys() else [])):
+            warm.server(name)  # here, so that all workers have one
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import lutetia
+import warm
 
 # `step` is for the script to set; the result is the PTX of each kernel by step and name.
 DRIVER = """
@@ -38,6 +37,6 @@ def compile_for_gpu(script: str) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
     environment.pop("TRITON_INTERPRET", None)
     code = f"{DRIVER}\n{script}\nprint(json.dumps(compiled))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
+    done = warm.run(["-c", code], warm.Plain, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import lutetia
+import warm
 
 SOURCES = str(Path(lutetia.__file__).parent.parent)
 HEAVY = {"numba", "triton", "matplotlib", "sklearn", "scipy", "typer", "rich"}
@@ -32,6 +33,11 @@ def python(code: str, *flags: str, **environment: str) -> subprocess.CompletedPr
     return subprocess.run([sys.executable, *flags, "-c", code], env=env, capture_output=True, text=True, timeout=120)
 
 
+def after_torch(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a Python that has imported torch."""
+    return warm.run(["-c", code], warm.Plain, env={**os.environ, "PYTHONPATH": SOURCES})
+
+
 def imported(code: str) -> set[str]:
     """The top-level packages that some code imports, as Python itself reports them."""
     done = python(code, "-X", "importtime")
@@ -41,7 +47,7 @@ def imported(code: str) -> set[str]:
 
 
 def test_import_is_light() -> None:
-    done = python("import sys, torch; before = set(sys.modules); import lutetia; print(*set(sys.modules) - before)")
+    done = after_torch("import sys, torch; before = set(sys.modules); import lutetia; print(*set(sys.modules) - before)")
     ours = {name.split(".")[0] for name in done.stdout.split()}
     assert "lutetia" in ours
     assert not HEAVY & ours
@@ -61,7 +67,7 @@ assert callable(lutetia.flow.record)
 from lutetia.cli import main
 sys.exit(main(["doctor", "--json"]))
 """
-    done = python(BLOCK + code)
+    done = after_torch(BLOCK + code)
     assert done.returncode == 0, done.stderr
     for name in ("numba", "triton", "triton-interpreter", "matplotlib", "scikit-learn", "cocotb"):
         assert re.search(rf'"name": "{name}",\s+"status": "missing"', done.stdout), name

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
+import warm
 from lutetia._uncompiled import constant_result, uncompiled
 
 LOADED = """
@@ -25,8 +23,8 @@ print(" ".join(name for name in heavy if name in sys.modules))
 
 
 def test_the_compiler_is_not_loaded_by_what_does_not_compile() -> None:
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    done = warm.run(["-c", LOADED], warm.Plain)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
 @uncompiled("because of this test")

@@ -102,11 +102,17 @@ def test_it_is_warm_and_has_started_no_thread() -> None:
     assert warm.run(["-c", code]).stdout.split() == ["True", "0", "False", "1"]
 
 
+def test_a_plain_one_has_imported_torch_alone() -> None:
+    code = "import sys; print(*({name.split('.')[0] for name in sys.modules} & {'torch', 'lutetia', 'numba', 'triton', 'sympy'}))"
+    assert warm.run(["-c", code], warm.Plain).stdout.split() == ["torch"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="this system has no /proc")
-def test_what_it_is_forked_from_has_started_no_thread() -> None:
+@pytest.mark.parametrize("kind", [warm.Process, warm.Plain])
+def test_what_it_is_forked_from_has_started_no_thread(kind: type[warm.Process]) -> None:
     """Whatever a thread held at a fork, a lock of the allocator say, would stay held for ever."""
     code = "import os; server = os.getppid(); print(open(f'/proc/{server}/cmdline').read(), *os.listdir(f'/proc/{server}/task'))"
-    command, *threads = warm.run(["-c", code]).stdout.split()
+    command, *threads = warm.run(["-c", code], kind).stdout.split()
     assert "--serve" in command
     assert len(threads) == 1
 

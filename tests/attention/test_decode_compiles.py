@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import lutetia
+import warm
 
 POINTERS = {
     **dict.fromkeys(("q", "k_cache", "v_cache", "k_new", "v_new", "out"), "*bf16"),
@@ -117,8 +116,8 @@ def compiled() -> dict[str, Compiled]:
     """All cases, by one process: most of its time goes into its imports."""
     environment = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-c", COMPILE, *map(json.dumps, (POINTERS, PLAIN, CASES))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    words = ["-c", COMPILE, *map(json.dumps, (POINTERS, PLAIN, CASES))]
+    done = warm.run(words, warm.Plain, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     return {name: Compiled(*seen) for name, seen in map(json.loads, done.stdout.splitlines())}
 

@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import torch
 from setting import FLOWERS, SPECIES
 
 import lutetia
+import warm
 from lutetia import models
 from lutetia.cli import main
 
@@ -167,6 +166,6 @@ def test_commands_load_no_more_than_they_need(trained: Path) -> None:
         "    unwanted += ['lutetia.relevance'] * words.startswith('predict')\n"
         "    print('loaded:', [name for name in unwanted if name in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *LIGHT], cwd=trained, capture_output=True, text=True, env=ENVIRONMENT)
+    done = warm.run(["-c", code, *LIGHT], warm.Plain, cwd=trained, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("loaded:")] == ["loaded: []"] * len(LIGHT)

@@ -7,7 +7,6 @@ import gc
 import importlib
 import itertools
 import os
-import subprocess
 import sys
 import threading
 import weakref
@@ -20,6 +19,7 @@ import pytest
 import torch
 
 import lutetia
+import warm
 from lutetia import flow
 from lutetia.flow import Step, clock
 
@@ -113,8 +113,9 @@ def test_nothing_is_made_when_nothing_records() -> None:
 
 def test_reporting_loads_nothing_that_draws() -> None:
     code = "import sys, lutetia.flow; print([m for m in sys.modules if m.startswith('lutetia.flow.')])"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=source_path()).stdout
-    assert set(ast.literal_eval(loaded)) == {f"lutetia.flow.{name}" for name in ("model", "record", "clock", "values")}
+    done = warm.run(["-c", code], warm.Plain, env=source_path())
+    assert done.returncode == 0, done.stderr
+    assert set(ast.literal_eval(done.stdout)) == {f"lutetia.flow.{name}" for name in ("model", "record", "clock", "values")}
 
 
 def test_an_exception_passes_through_and_is_marked() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import warm
+
 HIDDEN = ("transformers", "accelerate", "gguf", "onnx", "onnxscript", "onnxruntime", "tokenizers")
 SCRIPT = f"""
 import importlib, pkgutil, sys
@@ -39,7 +41,7 @@ assert not set({HIDDEN!r}) & {{name for name, module in sys.modules.items() if m
 
 @pytest.fixture(scope="module")
 def said() -> str:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run(["-c", SCRIPT], warm.Plain)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
