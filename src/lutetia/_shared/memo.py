@@ -59,16 +59,13 @@ def made_apart(make: Callable[[], T], like: Tensor) -> T:
     """
     if not like.is_cuda:
         return make()
-    torch.cuda.current_stream(like.device).synchronize()
     with ThreadPoolExecutor(1) as other:
-        return other.submit(_make_on, like.device, make).result()
+        return other.submit(_make_on, torch.cuda.current_stream(like.device), make).result()
 
 
-def _make_on(device: torch.device, make: Callable[[], T]) -> T:
-    with torch.cuda.device(device):
-        made = make()
-        torch.cuda.current_stream().synchronize()
-    return made
+def _make_on(stream: torch.cuda.Stream, make: Callable[[], T]) -> T:
+    with torch.cuda.stream(stream):
+        return make()
 
 
 copies: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}

@@ -335,7 +335,8 @@ def lut_attention(
         y = in_graph(x, (weight, anchors, positions), meta) if usual else None
         if y is not None:
             return y
-    how = How(Sums(sums, int_rescaler), algorithm=algorithm, products=Products(precision, budget)).check(synapses is not None)
+    how = How(Sums(sums, int_rescaler), meta=meta, algorithm=algorithm, products=Products(precision, budget))
+    how.check(synapses is not None)
     learning = Learning(gradient, meta, external_lr).check()
     return run_attention(x, Tables(weight, anchors, Wiring.of(synapses), positions), lengths, how, learning)
 

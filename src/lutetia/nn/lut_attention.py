@@ -127,7 +127,7 @@ class LUTAttention(LUT):
                 return y
         if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_nested or x.dim() != 3 or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["B", "S", self.n_inputs])
-        how = How(Sums(self.sums, self.int_rescaler), algorithm=self.algorithm)
+        how = How(Sums(self.sums, self.int_rescaler), meta=self.meta, algorithm=self.algorithm)
         check_algorithm(self.algorithm, self._header is not None)
         if cache is not None:
             return decode(x, cache, self.describe(), lengths, how)
