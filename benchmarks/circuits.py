@@ -192,7 +192,7 @@ def logix_network(own: Split, size: str, seed: int) -> tuple[nn.Sequential, Comp
     per_class, n_classes = LOGIX_GATES[size], int(own.y.max()) + 1
     constants = [np.unique(np.floor(column).clip(0, 2**BITS - 2).astype(int)) for column in quantiles(own)]
     comparisons = [(source, int(each)) for source, own_constants in enumerate(constants) for each in own_constants]
-    model = dense_network(len(comparisons), n_classes, per_class, CANDIDATES, device())
+    model = dense_network(len(comparisons), n_classes, per_class, CANDIDATES, device()).to(device())  # it leaves some on the CPU
     return model, comparisons, (len(comparisons),)
 
 
