@@ -7,7 +7,6 @@ import io
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,14 +193,13 @@ def test_checked_anchors_are_forgotten_with_their_tensor() -> None:
 
 def test_what_is_kept_on_cuda_is_made_by_a_thread_that_has_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where torch.compile warms a graph up: what this thread allocates goes to the pool of the graph, another's does not."""
-    waits: list[int] = []
-    stream = SimpleNamespace(synchronize=lambda: waits.append(threading.get_ident()))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    used: list[tuple[str, int]] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "ours")
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext(used.append((stream, threading.get_ident()))))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     memo, tensor = Memo(lambda tensor, extra: threading.get_ident()), torch.zeros(1)
     maker = memo.get((tensor,), None)
-    assert waits == [threading.get_ident(), maker]  # for what the tensor holds, then for what was made of it
+    assert used == [("ours", maker)]  # in the stream of this thread: nobody has to wait
     assert maker != threading.get_ident()
     assert memo.get((tensor,), None) == maker
 
