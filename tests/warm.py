@@ -207,6 +207,10 @@ def prepare_torch() -> None:
     for module in OTHERS:
         with suppress(ImportError):
             __import__(module)
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()  # 0.4 s, which it takes before the first loop of a process
     quick_yosys()
 
 
