@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia._shared.loops import accumulate, by_none, jit, jit_inline, load, times
+from lutetia._shared.loops import U, accumulate, by_none, jit, jit_inline, load, times
 from lutetia.errors import MAX_INT32
 
 # sums_in(scale, out [n]): where to add up what belongs in out: there, or for fixed sums in as many integers, which are zero.
@@ -62,6 +62,24 @@ def add_row(total, at, source, row, width, factor, scale):
             units = round_to_unit(times(factor, load(source, row + k)), scale)
             bad |= out_of_range(units)
             accumulate(total, at + k, np.int64(units))
+    return bad
+
+
+@jit
+def take_columns(taken, values, columns, factors, first, scale):
+    """taken [n · width] = these columns [width] of values [n, m], times factors[first:] if there are any; in units, if fixed."""
+    bad, width = False, U(columns.size)
+    for i in range(U(values.shape[0])):
+        for k in range(width):
+            value = values[i, columns[k]]
+            if factors.size > 0:
+                value = value * factors[first + k]
+            if scale is None:
+                taken[i * width + k] = value
+            else:
+                units = round_to_unit(value, scale)
+                bad |= out_of_range(units)
+                taken[i * width + k] = np.int64(units)
     return bad
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,18 @@ def listed(lengths: Tensor, total: int | None = None) -> tuple[Tensor, Tensor]:
     """
     lists = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths, output_size=total)
     return lists, torch.arange(len(lists), device=lengths.device) - (lengths.cumsum(0) - lengths)[lists]
+
+
+def turns_of(lengths: Tensor, limit: int) -> Iterator[slice]:
+    """Runs of lists of these lengths [n] that have no more than `limit` entries together, or of a single list."""
+    begin, entries = 0, 0
+    for end, length in enumerate(lengths.tolist()):
+        if end > begin and entries + length > limit:
+            yield slice(begin, end)
+            begin, entries = end, 0
+        entries += length
+    if begin < len(lengths):
+        yield slice(begin, len(lengths))
 
 
 def check_lengths(lengths: Any, x: Tensor, name: str = "lengths") -> None:

@@ -32,6 +32,16 @@ def unrank(rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rank - high * (high - 1) // 2, high
 
 
+def draw_pairs(rng: np.random.Generator, sizes: np.ndarray, count: int) -> np.ndarray:
+    """`count` pairs of different numbers below sizes[t] for each t, distinct whichever way round, [len(sizes), count, 2].
+
+    Where there are no more pairs, they repeat.
+    """
+    low, high = unrank(draw_distinct(rng, sizes * (sizes - 1) // 2, count))
+    swap = rng.random(low.shape) < 0.5
+    return np.stack([np.where(swap, high, low), np.where(swap, low, high)], axis=2)
+
+
 def bernoulli_places(rng: np.random.Generator, total: int, probability: float) -> np.ndarray:
     """The successes of `total` independent trials, increasing int64 [n]; the failures cost nothing.
 

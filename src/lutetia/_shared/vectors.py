@@ -76,6 +76,20 @@ def dot_two_rows(one, at, other, row, second, width):
     return first, last
 
 
+@jit_any_order
+def dot_two_differences(one, at, other, row, second, third, width):
+    """Σ one[at:] · (other[row:] - other[second:]), and the same with `third`, over `width` numbers."""
+    if width == U(BLOCK):  # then the compiler knows how many there are, and leaves out the loop
+        return dot_blocks(one, at, other, row, second, third, U(1))
+    whole = width & ~U(BLOCK - 1)
+    first, last = dot_blocks(one, at, other, row, second, third, whole // U(BLOCK))
+    for k in range(whole, width):
+        g, w = load(one, at + k), load(other, row + k)
+        first += g * (w - load(other, second + k))
+        last += g * (w - load(other, third + k))
+    return first, last
+
+
 def in_eights(function: Any) -> Callable[..., Any]:
     """function(k, *arguments) of k and the seven numbers that follow it, as a tuple: what `add_8_rows` takes."""
 
@@ -164,6 +178,14 @@ def take(values, places):
     for k in range(places.size):
         taken[k] = values[places[k]]
     return taken
+
+
+@jit_inline
+def transpose_in(columns, rows, first, n):
+    """The first n of each of columns [m, at least n] = rows first to first + n of rows [.., m]."""
+    for j in range(n):
+        for i in range(rows.shape[1]):
+            columns[i, j] = rows[first + j, i]
 
 
 @jit

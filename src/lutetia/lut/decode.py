@@ -7,14 +7,12 @@ often each of the C = 2**N_c indices was seen, and a step that has more than C e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.memo import Memo
-from lutetia._shared.ragged import check_lengths, listed, rows_in
+from lutetia._shared.ragged import check_lengths, listed, rows_in, turns_of
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_int, check_tensor, fail
 from lutetia.lut.api import LayerDescription, check_attention
@@ -234,7 +232,7 @@ def _fill(
     table = connectivity.expand(weight) if sums.exact else weight
     y = torch.zeros(len(row), n_outputs, dtype=torch.int64 if sums.exact else dtype, device=device)
     width = n_outputs * q.shape[1] if sums.exact else max(n_outputs, q.shape[1])
-    for some in _turns(earlier, NUMBERS_AT_ONCE // width):
+    for some in turns_of(earlier, NUMBERS_AT_ONCE // width):
         token, i = listed(earlier[some])  # all pairs: the number of the new position, and i
         token += some.start
         distance = (earlier[token] - i).to(device)
@@ -262,18 +260,6 @@ def _fill_by_counts(weight: Tensor, counts: Tensor, q: Tensor, sums: Sums) -> Te
         else:
             filled.append(torch.einsum("ntc,ntco->no", counted.to(dtype), rows))
     return from_units(torch.cat(filled), sums, dtype)
-
-
-def _turns(earlier: Tensor, limit: int) -> Iterator[slice]:
-    """Runs of new positions with no more than `limit` pairs together, or of a single one: earlier [n]."""
-    begin, pairs = 0, 0
-    for end, count in enumerate(earlier.tolist()):
-        if end > begin and pairs + count > limit:
-            yield slice(begin, end)
-            begin, pairs = end, 0
-        pairs += count
-    if begin < len(earlier):
-        yield slice(begin, len(earlier))
 
 
 def _check(x: Tensor, cache: IndexCache, layer: LayerDescription, lengths: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.memo import Memo, private_copy
-from lutetia._shared.sampling import draw_distinct, unrank
+from lutetia._shared.sampling import draw_pairs
 from lutetia.errors import MAX_INT32, ArgumentError, check_int, check_tensor, fail
 from lutetia.lut.sums import sum_dtype
 
@@ -130,9 +130,7 @@ def random_anchors(
     else:
         candidates, sizes = _candidates(fields, n_inputs, n_detectors)
 
-    low, high = unrank(draw_distinct(rng, sizes * (sizes - 1) // 2, n_anchors))
-    swap = rng.random(low.shape) < 0.5
-    pairs = np.stack([np.where(swap, high, low), np.where(swap, low, high)], axis=2)
+    pairs = draw_pairs(rng, sizes, n_anchors)
     if fields is not None:
         # The valid candidates stand at the end of each sorted row, after the padding.
         columns = pairs.reshape(n_detectors, -1) + (candidates.shape[1] - sizes)[:, None]

@@ -14,46 +14,32 @@ from lutetia.lut.kernels.protocol import Coefficients, Detected, Full, Read, Seq
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
-# The public name of each primitive: {wiring} is fc or sparse, {eval} is _eval or nothing, {weight} is weighted with coefficients,
-# and what counts cells instead of walking pairs has a name of its own.
-NAMES = {
-    "detect": "check_detectors{eval}",
-    "read": "read_detectors",
-    "fill_rows": "fill_outputs{_weighted}_{wiring}",
-    "detect_and_fill": "detect_and_fill{eval}_{wiring}",
-    "read_and_fill": "detect_and_read_eval_{wiring}",
-    "row_gains": "row_gains_{wiring}",
-    "propagate": "propagate_through_detectors_{wiring}",
-    "send_slopes": "propagate_through_reads",
-    "gather_rows": "gather_{weight}_gradients_{wiring}",
-    "gather_compact": "gather_{weight}_rows_{wiring}",
-    "detect_positions": "check_positions{eval}",
-    "fill_sequence": "fill_outputs_{seq}_{wiring}",
-    "propagate_sequence": "propagate_through_{detectors_seq}_{wiring}",
-    "gather_sequence": "gather_weight_gradients_{seq}_{wiring}",
-    "count_firings": "fill_firing_stat",
-    "list_firings": "densify_firing_stat",
-    "fill_firings": "fill_outputs_by_firings",
-    "fill_step": "fill_outputs_step",
-}
 DETECTED = ("lookup_indices", "min_anchor_deltas", "min_anchor_delta_indices")
 POSITIONAL = ("positional_lookup_indices", "positional_min_deltas", "positional_min_delta_indices")
 COEFFICIENTS = ("coefficients", "alternative_coefficients", "alternative_indices")
 GAINS = ("coefficient_gradients", "alternative_coefficient_gradients")
-OUTPUTS = {
-    "detect": DETECTED,
-    "read": ("lookup_indices", *COEFFICIENTS),
-    "detect_and_fill": ("output", *DETECTED),
-    "row_gains": GAINS,
-    "propagate": ("input_gradients",),
-    "send_slopes": ("input_gradients", "scalar_gradients"),
-    "gather_rows": ("weight_gradients",),
-    "gather_compact": ("weight_slots", "weight_gradients"),
-    "detect_positions": POSITIONAL,
-    "propagate_sequence": ("input_gradients", "positional_gradients"),
-    "gather_sequence": ("weight_gradients",),
-    "count_firings": ("firing_statistics",),
-    "list_firings": ("firing_places", "firing_rows", "firing_counts"),
+FIRINGS = ("firing_places", "firing_rows", "firing_counts")
+# Each primitive: its public name, and those of what it gives. {wiring} is fc or sparse, {eval} is _eval or nothing, {weight} is
+# weighted with coefficients, and what counts cells instead of walking pairs has a name of its own.
+PRIMITIVES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "detect": ("check_detectors{eval}", DETECTED),
+    "read": ("read_detectors", ("lookup_indices", *COEFFICIENTS)),
+    "fill_rows": ("fill_outputs{_weighted}_{wiring}", ("output",)),
+    "detect_and_fill": ("detect_and_fill{eval}_{wiring}", ("output", *DETECTED)),
+    "read_and_fill": ("detect_and_read_eval_{wiring}", ("output",)),
+    "row_gains": ("row_gains_{wiring}", GAINS),
+    "propagate": ("propagate_through_detectors_{wiring}", ("input_gradients",)),
+    "send_slopes": ("propagate_through_reads", ("input_gradients", "scalar_gradients")),
+    "gather_rows": ("gather_{weight}_gradients_{wiring}", ("weight_gradients",)),
+    "gather_compact": ("gather_{weight}_rows_{wiring}", ("weight_slots", "weight_gradients")),
+    "detect_positions": ("check_positions{eval}", POSITIONAL),
+    "fill_sequence": ("fill_outputs_{seq}_{wiring}", ("output",)),
+    "propagate_sequence": ("propagate_through_{detectors_seq}_{wiring}", ("input_gradients", "positional_gradients")),
+    "gather_sequence": ("gather_weight_gradients_{seq}_{wiring}", ("weight_gradients",)),
+    "count_firings": ("fill_firing_stat", ("firing_statistics",)),
+    "list_firings": ("densify_firing_stat", FIRINGS),
+    "fill_firings": ("fill_outputs_by_firings", ("output",)),
+    "fill_step": ("fill_outputs_step", ("output",)),
 }
 # What the arguments are called in a recorded flow; tensors that are not named here keep their own names.
 INPUTS: dict[str, tuple[str, ...]] = {
@@ -71,7 +57,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "read": ("log_beta", "log_gamma", "log_tau"),
     "rows": ("lookup_indices", "alternative_indices"),
     "gains": GAINS,
-    "firings": OUTPUTS["list_firings"],
+    "firings": FIRINGS,
     "cache": ("index_cache",),
     "places": POSITIONAL[:1],
 }
@@ -104,7 +90,7 @@ def unrecorded(function: Kernel) -> Kernel:
 
 def _name(name: str, given: dict[str, Any]) -> str:
     weighted, cells = given.get("coefficients") is not None, _counts_cells(given)
-    return NAMES[name].format(
+    return PRIMITIVES[name][0].format(
         eval="" if given.get("train") else "_eval",
         wiring="fc" if isinstance(given.get("connectivity"), Full) else "sparse",
         weight="weighted" if weighted else "weight",
@@ -153,7 +139,7 @@ def _notes(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def _outputs(name: str, given: dict[str, Any], result: Any) -> dict[str, torch.Tensor]:
     """The tensors of a result, under the names of the flow."""
-    names = ("weights",) if given.get("into") is not None else OUTPUTS.get(name, ("output",))
+    names = ("weights",) if given.get("into") is not None else PRIMITIVES[name][1]
     flat: list[Any] = []
     for part in result if isinstance(result, tuple) else (result,):
         flat += part if isinstance(part, Detected | Coefficients) else [part]

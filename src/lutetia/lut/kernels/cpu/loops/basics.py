@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia._shared.fixed import add_one, add_row, from_units, in_units, out_of_range, round_to_unit, sums_in, zero_in
+from lutetia._shared.fixed import add_one, add_row, from_units, in_units, sums_in, take_columns, zero_in
 from lutetia._shared.loops import U, by_none, jit, jit_inline, load, times
 from lutetia._shared.vectors import dot
 from lutetia.lut.kernels.cpu.arrays import Lines
@@ -77,30 +77,12 @@ gain_of = by_none(gain_of_runs, gain_one_by_one)  # (table.row_start, grad, at, 
 
 
 @jit
-def pack_columns(packed, grad, outputs, rates, listed, scale):
-    """packed [B · width] = the columns of grad [B, O] that a detector reaches, times their rates; in units, for fixed sums."""
-    bad, width = False, U(outputs.size)
-    for i in range(U(grad.shape[0])):
-        for k in range(width):
-            value = grad[i, outputs[k]]
-            if rates.size > 0:
-                value = value * rates[listed + k]
-            if scale is None:
-                packed[i * width + k] = value
-            else:
-                units = round_to_unit(value, scale)
-                bad |= out_of_range(units)
-                packed[i * width + k] = np.int64(units)
-    return bad
-
-
-@jit
 def packed_lines(scale, grad, layer, t, rates):
     """The gradients of grad [B, O] that detector t reaches, times their rates; in units, for fixed sums. And whether any is too
     large."""
     listed, n, width = layer.list_at[t], U(grad.shape[0]), layer.width[t]
     packed = sums_in(scale, np.empty(n * width, grad.dtype))
-    bad = pack_columns(packed, grad, layer.targets[listed : listed + width], rates, listed, scale)
+    bad = take_columns(packed, grad, layer.targets[listed : listed + width], rates, listed, scale)
     return Lines(packed, U(0), width, n), bad
 
 

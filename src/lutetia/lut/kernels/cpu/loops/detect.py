@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lutetia._shared.loops import by_none, entry, jit, jit_inline, kernel
+from lutetia._shared.vectors import transpose_in
 
 LANES = 64  # batch rows compared at once
 PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
@@ -135,11 +136,3 @@ def detect_lanes(inputs, indices, closest, first, n):
             indices[first + j, t] = bits[t, j]
             if closest is not None:
                 closest[0][first + j, t], closest[1][first + j, t] = margin[t, j], which[t, j]
-
-
-@jit_inline
-def transpose_in(lanes, x, first, n):
-    """lanes [I, PADDED] = rows first to first + n of x [B, I]."""
-    for j in range(n):
-        for i in range(x.shape[1]):
-            lanes[i, j] = x[first + j, i]

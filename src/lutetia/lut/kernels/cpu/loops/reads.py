@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from lutetia._shared.elementary import exp_negative, log_positive
-from lutetia._shared.fixed import add_one, out_of_range, round_to_unit, sums_in, write_sums
+from lutetia._shared.fixed import add_one, in_units, sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, jit_inline, kernel
-from lutetia.lut.kernels.cpu.loops.detect import LANES, PADDED, transpose_in
+from lutetia._shared.vectors import transpose_in
+from lutetia.lut.kernels.cpu.loops.detect import LANES, PADDED
 
 HARD, BLEND, CONFIDENCE, CONFIDENCE2 = range(4)
 
@@ -209,12 +210,8 @@ def send(lanes, pair, m, how, slopes, total, scale):
             moment[j] += size * doubt
             slope += plain[j] + doubtful[j] * doubt
         signed = lanes.dtype.type(slope if u > 0 else -slope)
-        if scale is None:
-            total[into_a + U(j)] += signed
-            total[into_b + U(j)] -= signed
-        else:
-            units = round_to_unit(signed, scale)
-            bad |= out_of_range(units)
-            total[into_a + U(j)] += np.int64(units)
-            total[into_b + U(j)] -= np.int64(units)
+        addend, overflow = in_units(scale, signed)
+        total[into_a + U(j)] += addend
+        total[into_b + U(j)] -= addend
+        bad |= overflow
     return bad

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from lutetia._shared.fixed import from_units, in_units, sums_in, write_sums, zero_in
-from lutetia._shared.loops import U, accumulate, by_none, clear, entry, first_given, jit, jit_any_order, jit_inline, load
-from lutetia._shared.vectors import BLOCK, dot_blocks
+from lutetia._shared.loops import U, accumulate, by_none, clear, entry, first_given, jit, jit_inline, load
+from lutetia._shared.vectors import dot_two_differences
 from lutetia.lut.kernels.cpu.loops.basics import lines_of, product_of_row
 from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, by_query, fetch_row, is_far, table_of
 
@@ -74,12 +74,8 @@ def propagate_table(lines, table, places, seq, margins, sums, scale):
             place, at_row = order[n - U(1)], ((n - U(1)) & U(1)) * length
             row_b, j, g_at = b + place // length, place % length, at + place * stride
             run, at_pe = row_b * length, length - U(1) - j
-            near_j, slope_j, total, run_pe = (
-                load(near, run + j),
-                load(slope, run + j),
-                zero_in(scale, grad),
-                row_b * (length - U(1)) + at_pe,
-            )
+            near_j, slope_j, total = load(near, run + j), load(slope, run + j), zero_in(scale, grad)
+            run_pe = row_b * (length - U(1)) + at_pe
             for i in range(j):
                 rows_i = (rows[at_row + i], others[at_row + i], thirds[at_row + i])
                 gain, pe_gain, overflow = gains_of_pair(first_given(scale, table.row_start), grad, g_at, table, rows_i, scale)
@@ -97,24 +93,10 @@ def propagate_table(lines, table, places, seq, margins, sums, scale):
     return bad
 
 
-@jit_any_order
-def two_gains(grad, at, weight, row, other, third, width):
-    """g·W[row] - g·W[other], and g·W[row] - g·W[third]."""
-    if width == U(BLOCK):  # then the compiler knows how many there are, and leaves out the loop
-        return dot_blocks(grad, at, weight, row, other, third, U(1))
-    whole = width & ~U(BLOCK - 1)
-    gain, pe_gain = dot_blocks(grad, at, weight, row, other, third, whole // U(BLOCK))
-    for k in range(whole, width):
-        g, w = load(grad, at + k), load(weight, row + k)
-        gain += g * (w - load(weight, other + k))
-        pe_gain += g * (w - load(weight, third + k))
-    return gain, pe_gain
-
-
 @jit_inline
 def gains_of_runs(_, grad, at, table, rows, scale):
-    """The same for `rows`, these three, and whether something was out of range."""
-    gain, pe_gain = two_gains(grad, at, table.weight, rows[0], rows[1], rows[2], table.width)
+    """g·W[row] - g·W[other], g·W[row] - g·W[third] for these three `rows`, and whether something was out of range."""
+    gain, pe_gain = dot_two_differences(grad, at, table.weight, rows[0], rows[1], rows[2], table.width)
     return gain, pe_gain, False
 
 
