@@ -13,30 +13,17 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from lutetia._shared.ops import LIBRARY, define
 from lutetia.attention.run import run
 from lutetia.errors import LutetiaError
 
-LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
 REST = (
     "float? scale, int? window, Tensor? sink, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, "
     "int cores, str shard, str sync, str backend, bool batch_invariant, str policy, Tensor? starts=None, float? softcap=None, "
     "int? prefix=None, Tensor? alibi=None, Tensor? rotary=None, Tensor? tree=None"
 )
-RESULT = "(Tensor, Tensor)"
-LIBRARY.define(f"decode_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seq_lens, {REST}) -> {RESULT}")
 WRITTEN = REST.replace("Tensor? k_scale, Tensor? v_scale", "Tensor(c!)? k_scale, Tensor(d!)? v_scale")  # of each token
-LIBRARY.define(
-    "decode_attention_append(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seq_lens, Tensor k_new, Tensor v_new, "
-    f"{WRITTEN}) -> {RESULT}"
-)
-
-
-def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return run(q, k_cache, v_cache, seq_lens, None, None, *rest)
-
-
-def _decode_append(q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return run(q, k_cache, v_cache, seq_lens, *rest)
+RESULT = "(Tensor, Tensor)"
 
 
 def _fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -45,12 +32,22 @@ def _fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *_: Any) -> tuple[Tensor,
     return out, q.new_empty(q.shape[:-1], dtype=statistics)
 
 
+@define(f"decode_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seq_lens, {REST}) -> {RESULT}", _fake)
+def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return run(q, k_cache, v_cache, seq_lens, None, None, *rest)
+
+
+@define(
+    "decode_attention_append(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seq_lens, Tensor k_new, Tensor v_new, "
+    f"{WRITTEN}) -> {RESULT}",
+    _fake,
+)
+def _decode_append(q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return run(q, k_cache, v_cache, seq_lens, *rest)
+
+
 def _no_gradient(ctx: Any, *grads: Tensor) -> NoReturn:
     raise LutetiaError("decode attention has no gradient: train with scaled_dot_product_attention, or call it under no_grad")
 
 
-for name, op in (("decode_attention", _decode), ("decode_attention_append", _decode_append)):
-    LIBRARY.impl(name, op, "CPU")
-    LIBRARY.impl(name, op, "CUDA")
-    torch.library.register_fake(f"lutetia::{name}", _fake, lib=LIBRARY)
 torch.library.register_autograd("lutetia::decode_attention", _no_gradient, lib=LIBRARY)

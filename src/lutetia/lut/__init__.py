@@ -11,7 +11,6 @@ from lutetia.lut.api import (
     LayerDescription,
     Learning,
     Tables,
-    Wiring,
     check_bits,
     lut,
     lut_attention,
@@ -19,7 +18,7 @@ from lutetia.lut.api import (
     run,
     run_attention,
 )
-from lutetia.lut.autograd.how import How
+from lutetia.lut.autograd.how import NO_WIRES, How, Wires
 from lutetia.lut.autograd.ops import like_positions
 from lutetia.lut.autograd.policies import Rate, nodes_of, settle
 from lutetia.lut.autograd.quick import in_graph

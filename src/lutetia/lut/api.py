@@ -12,11 +12,12 @@ from torch import Tensor
 
 from lutetia._shared.direct import is_direct
 from lutetia._shared.dtypes import FLOATS
+from lutetia._shared.ops import op
 from lutetia._shared.prepared import mark_as
 from lutetia._shared.ragged import check_lengths
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
-from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
+from lutetia.lut.autograd.ops import detect_and_fill, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, start_quickly, with_step_in_place
 from lutetia.lut.autograd.quick import in_graph, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
@@ -39,36 +40,21 @@ SCALARS: dict[str, dict[str, float]] = {
 SCALAR_NAMES = ("log_beta", "log_gamma", "log_tau")
 
 
-class Wiring(NamedTuple):
-    """Synapses as the ops take them: their three tensors, and everything else as text."""
-
-    start: Tensor
-    targets: Tensor
-    meta: Tensor
-    header: str
-
-    @staticmethod
-    def of(synapses: Synapses | None) -> Wiring | None:
-        """Those of an object."""
-        if synapses is None:
-            return None
-        return Wiring(*check_tensors(synapses), synapses.header_text)
-
-
 class Tables(NamedTuple):
-    """The tensors of a layer: weight [n_detectors, n_rows, n_outputs], or flat with a wiring; anchors; positions of attention;
-    the constants [n_thresholds] that anchors may name."""
+    """The tensors of a layer: weight [n_detectors, n_rows, n_outputs], or flat with synapses; anchors; positions of attention;
+    the constants [n_thresholds] that anchors may name. The ops take synapses as three tensors, and everything else as text."""
 
     weight: Tensor
     anchors: Tensor
-    wiring: Wiring | None = None
     positions: Tensor | None = None
     thresholds: Tensor | None = None
+    wires: Wires = NO_WIRES
+    header: str = ""
 
-    @property
-    def wires(self) -> Wires:
-        """The tensors of the synapses, as the ops take them."""
-        return NO_WIRES if self.wiring is None else self.wiring[:3]
+
+def wired(synapses: Synapses | None) -> tuple[Wires, str]:
+    """The last two of `Tables`, of an object."""
+    return (NO_WIRES, "") if synapses is None else (check_tensors(synapses), synapses.header_text)
 
 
 class Learning(NamedTuple):
@@ -102,7 +88,7 @@ class LayerDescription(NamedTuple):
     def tables(self) -> Tables:
         """Its tensors, as the ops take them."""
         synapses = None if isinstance(self.connectivity, Full) else self.connectivity
-        return Tables(self.weight, self.anchors, Wiring.of(synapses), self.positions, self.thresholds)
+        return Tables(self.weight, self.anchors, self.positions, self.thresholds, *wired(synapses))
 
 
 # ---- one step --------------------------------------------------------------------------------------------------------
@@ -161,7 +147,7 @@ def lut(
     learning = Learning(gradient, meta, external_lr).check()
     check_tensor("x", x)
     how = read_of(read, (log_beta, log_gamma, log_tau), x)
-    tables = Tables(weight, anchors, Wiring.of(synapses), thresholds=thresholds)
+    tables = Tables(weight, anchors, None, thresholds, *wired(synapses))
     return run(x, tables, Sums(sums, int_rescaler).check(), learning, how)
 
 
@@ -204,24 +190,23 @@ def run(
 ) -> Tensor:
     """`lut` after the checks that a layer makes once: x [..., n_inputs] -> y [..., n_outputs]; no `read` is the hard one."""
     _check(x, tables)
-    weight, anchors, wiring, _, thresholds = tables
+    weight, anchors, _, thresholds, wires, header = tables
     rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
     if weight.dtype == torch.int8 and learned:
         fail("weight", weight, "floats where a gradient is wanted: int8 tables are for inference only")
-    how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
+    how = How(sums, choice.chosen, learning.meta, header)
     direct = read is None and is_direct(x, weight)
     if read is not None:
         y = _weigh(rows, tables, how._replace(read=read.name), learning, read, table_dropout)
     elif direct and not learned:
-        connectivity = how.connectivity(tables.wires, weight.shape)
+        connectivity = how.connectivity(wires, weight.shape)
         y, _ = detect_and_fill(rows, (weight, anchors), how, connectivity, thresholds, False)
     else:
-        layer, rest = (rows, weight, anchors), (*tables.wires, text_of(how), thresholds)
+        layer, rest = (rows, weight, anchors), (*wires, text_of(how), thresholds)
         y = _learn(LUT, layer, rest, learning) if learned else torch.ops.lutetia.lut_eval(*layer, *rest)
     if direct and thresholds is None and not (learned and learning.gradient != "dense"):
-        mark = learning.meta if wiring is None else wiring.start
-        mark_as(mark, x, (weight, anchors), how.connectivity(tables.wires, weight.shape))
+        mark_as(wires[0] if header else learning.meta, x, (weight, anchors), how.connectivity(wires, weight.shape))
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 
@@ -247,8 +232,8 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
 
     The hard read without table dropout does not come here: its kernels know that the coefficients are 1 and 0.
     """
-    weight, anchors, _, _, thresholds = tables
-    rest = (*tables.wires, text_of(how))
+    weight, anchors, _, thresholds, wires, _ = tables
+    rest = (*wires, text_of(how))
     learned = any(tensor is not None and tensor.requires_grad for tensor in (x, weight, *read.logs))
     if not (torch.is_grad_enabled() and learned) and not table_dropout:
         return op("read_eval", x, weight)(x, weight, anchors, *read.logs, *rest, thresholds)
@@ -270,31 +255,28 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
 
 def _check(x: Any, tables: Tables) -> None:
     """Check that the tensors of a layer fit each other."""
-    weight, anchors, wiring, _, thresholds = tables
     check_tensor("x", x, ["...", "n_inputs"], FLOATS)
-    check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], torch.int32, x.device)
-    n_detectors, n_anchors = anchors.shape[:2]
-    if not 1 <= n_anchors <= MAX_ANCHORS:
-        fail("anchors", anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
-    if thresholds is not None:
-        check_tensor("thresholds", thresholds, ["n_thresholds"], FLOATS, x.device)
-    _check_weight(x, weight, wiring, n_detectors, n_anchors, STORED)
+    check_tensor("anchors", tables.anchors, ["n_detectors", "n_anchors", 2], torch.int32, x.device)
+    if not 1 <= tables.anchors.shape[1] <= MAX_ANCHORS:
+        fail("anchors", tables.anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
+    if tables.thresholds is not None:
+        check_tensor("thresholds", tables.thresholds, ["n_thresholds"], FLOATS, x.device)
+    _check_weight(x, tables, tables.anchors.shape[1], STORED)
 
 
-def _check_weight(
-    x: Tensor, weight: Any, wiring: Wiring | None, n_detectors: int, n_bits: int, dtypes: tuple[torch.dtype, ...] = FLOATS
-) -> None:
-    """Check that a weight has the tables of these detectors, 2**n_bits rows each."""
-    if wiring is None:
-        check_tensor("weight", weight, [n_detectors, 1 << n_bits, "n_outputs"], dtypes, x.device)
+def _check_weight(x: Tensor, tables: Tables, n_bits: int, dtypes: tuple[torch.dtype, ...] = FLOATS) -> None:
+    """Check that a weight has the tables of the detectors, 2**n_bits rows each."""
+    (start, targets, _), n_detectors = tables.wires, tables.anchors.shape[0]
+    if start is None or targets is None:
+        check_tensor("weight", tables.weight, [n_detectors, 1 << n_bits, "n_outputs"], dtypes, x.device)
         return
-    sizes = sizes_of(wiring.header)
+    sizes = sizes_of(tables.header)
     if (sizes.n_detectors, sizes.n_rows) != (n_detectors, 1 << n_bits):
         given = f"{sizes.n_detectors} detectors × {sizes.n_rows} rows"
         fail("synapses", given, f"{n_detectors} detectors × {1 << n_bits} rows, as anchors have")
-    check_tensor("synapses.targets", wiring.targets, ["n"])
-    check_tensor("weight", weight, [wiring.targets.shape[0] * sizes.rows_listed], dtypes, x.device)
-    check_tensor("synapses", wiring.start, device=x.device)
+    check_tensor("synapses.targets", targets, ["n"])
+    check_tensor("weight", tables.weight, [targets.shape[0] * sizes.rows_listed], dtypes, x.device)
+    check_tensor("synapses", start, device=x.device)
 
 
 # ---- sequences -------------------------------------------------------------------------------------------------------
@@ -338,12 +320,12 @@ def lut_attention(
     how = How(Sums(sums, int_rescaler), meta=meta, algorithm=algorithm, products=Products(precision, budget))
     how.check(synapses is not None)
     learning = Learning(gradient, meta, external_lr).check()
-    return run_attention(x, Tables(weight, anchors, Wiring.of(synapses), positions), lengths, how, learning)
+    return run_attention(x, Tables(weight, anchors, positions, None, *wired(synapses)), lengths, how, learning)
 
 
 def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, how: How, learning: Learning) -> Tensor:
     """`lut_attention` after the checks that a layer makes once."""
-    plain = lengths is None and tables.wiring is None and how.sums == FLOAT and how.algorithm != "cells"
+    plain = lengths is None and not tables.header and how.sums == FLOAT and how.algorithm != "cells"
     if plain and not torch.compiler.is_compiling() and not _learns(x, tables):
         quick = quick_for(x, tables.weight, tables.anchors, tables.positions)
         y = None if quick is None else quick.launches.fill(x, tables.weight, None)
@@ -352,10 +334,10 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, how: How, l
     check_attention(x, tables)
     if lengths is not None:
         check_lengths(lengths, x)
-    weight, anchors, wiring, positions, _ = tables
+    weight, anchors, positions, _, wires, header = tables
     assert positions is not None
-    how = how._replace(backend=choice.chosen, meta=learning.meta, header="" if wiring is None else wiring.header)
-    layer, rest = (x, weight, anchors, positions), (*tables.wires, text_of(how))
+    how = how._replace(backend=choice.chosen, meta=learning.meta, header=header)
+    layer, rest = (x, weight, anchors, positions), (*wires, text_of(how))
     learns = _learns(x, tables)
     y = _learn(ATTENTION, layer, rest, learning) if learns else op("lut_attention_eval", x, weight)(*layer, *rest)
     if lengths is None:
@@ -372,7 +354,7 @@ def _learns(x: Tensor, tables: Tables) -> bool:
 
 def check_attention(x: Any, tables: Tables) -> None:
     """Check that the tensors of a layer fit each other."""
-    weight, anchors, wiring, positions, _ = tables
+    anchors, positions = tables.anchors, tables.positions
     check_tensor("x", x, ["B", "S", "n_inputs"], FLOATS)
     check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], torch.int32, x.device)
     check_tensor("positions", positions, ["max_length - 1", "n_detectors", "positional_dim"], FLOATS, x.device)
@@ -383,7 +365,7 @@ def check_attention(x: Any, tables: Tables) -> None:
     n_bits = check_bits(n_anchors, positions.shape[2])
     if not 1 <= x.shape[1] <= positions.shape[0] + 1:
         fail("x", x, f"sequences of 1 to {positions.shape[0] + 1} positions, one more than positions has distances")
-    _check_weight(x, weight, wiring, n_detectors, n_bits)
+    _check_weight(x, tables, n_bits)
 
 
 def check_bits(n_anchors: int, positional_dim: int) -> int:

@@ -17,6 +17,7 @@ from lutetia.lut import (
     DEFAULT_META,
     GRADIENTS,
     MAX_ANCHORS,
+    NO_WIRES,
     READS,
     SCALAR_NAMES,
     SCALARS,
@@ -29,7 +30,7 @@ from lutetia.lut import (
     SynapseMeta,
     Synapses,
     Tables,
-    Wiring,
+    Wires,
     check_anchors,
     check_thresholds,
     full,
@@ -206,8 +207,8 @@ class LUT(nn.Module):
     @property
     def synapses(self) -> Synapses | None:
         """The connectivity, None when every row reaches every output."""
-        wiring = self._wiring()
-        return None if wiring is None else synapses_of(*wiring)
+        wires, header = self._wiring()
+        return synapses_of(*wires, header) if header else None
 
     @property
     def connectivity(self) -> Connectivity:
@@ -220,10 +221,11 @@ class LUT(nn.Module):
         read = Read(self.read, self.log_beta, self.log_gamma, self.log_tau)
         return LayerDescription(self.weight, self.anchors, self.connectivity, None, read, self.thresholds, (self.n_inputs,))
 
-    def _wiring(self) -> Wiring | None:
+    def _wiring(self) -> tuple[Wires, str]:
+        """The last two of `Tables`."""
         if self._header is None:
-            return None
-        return Wiring(self.synapse_start, self.synapse_targets, self.synapse_meta, self._header)  # type: ignore[arg-type]
+            return NO_WIRES, ""
+        return (self.synapse_start, self.synapse_targets, self.synapse_meta), self._header  # type: ignore[return-value]
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -267,7 +269,7 @@ class LUT(nn.Module):
                 return y
         if not isinstance(x, Tensor) or x.is_nested or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
-        tables = Tables(weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
+        tables = Tables(weight, buffers["anchors"], None, buffers["thresholds"], *self._wiring())
         sums = Sums(self.sums, self.int_rescaler)
         if self.read == "hard" and not dropout:
             return run(x, tables, sums, self._learning())

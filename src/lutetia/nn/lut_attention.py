@@ -131,7 +131,7 @@ class LUTAttention(LUT):
         check_algorithm(self.algorithm, self._header is not None)
         if cache is not None:
             return decode(x, cache, self.describe(), lengths, how)
-        tables = Tables(self.weight, self.anchors, self._wiring(), self.positions)
+        tables = Tables(self.weight, self.anchors, self.positions, None, *self._wiring())
         return run_attention(x, tables, lengths, how, self._learning())
 
     def new_cache(self, batch: int, length: int | None = None) -> IndexCache:

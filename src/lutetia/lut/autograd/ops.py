@@ -6,24 +6,22 @@
     ..._gradients, row_gains                   the backward passes
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
-All end with the arguments of `how.HOW`. They are defined with a Library and not with `torch.library.custom_op`: a call costs 3 µs
-instead of 11. Only the training ops have an autograd formula, for one costs 4 µs a call even when no gradient is wanted.
-What the formulas keep is in `saved`.
+All end with the arguments of `how.HOW`. Only the training ops have an autograd formula, for one costs 4 µs a call even when no
+gradient is wanted. What the formulas keep is in `saved`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as Numbers
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import lutetia
-from lutetia._shared.direct import is_direct
 from lutetia._shared.memo import trusted
-from lutetia.errors import ArgumentError, describe
+from lutetia._shared.ops import define
+from lutetia.errors import ArgumentError
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, how_of, sizes_of
 from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_back, quick_for
@@ -31,42 +29,13 @@ from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import FLOAT, Coefficients, Connectivity, Detected, Full, Into, Read, Sequence, sum_dtype
 
-LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
 LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
-COMPARING = "HOW, Tensor? thresholds=None"  # what ops that compare inputs end with; a default is not handed to an implementation
+COMPARING = f"{HOW}, Tensor? thresholds=None"  # of ops that compare inputs; a default is not handed to an implementation
 STEP = "Tensor x, Tensor weight, Tensor anchors"
 LAYER = f"{STEP}, Tensor positions"
 DETECTED = "Tensor indices, Tensor min_delta, Tensor min_delta_index"
+TWO = "(Tensor, Tensor)"
 PE_DETECTED = "Tensor pe_indices, Tensor pe_min_delta, Tensor pe_min_delta_index"
-
-Op = TypeVar("Op", bound=Callable[..., Any])
-IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
-
-
-def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
-    """An op for these tensors, or what it does."""
-    return IMPLEMENTATIONS[name] if is_direct(*tensors) else getattr(torch.ops.lutetia, name)
-
-
-def define(schema: str, fake: Callable[..., Any]) -> Callable[[Op], Op]:
-    """Make an op of a function: `schema`, in which HOW stands for the arguments that all have, and what it gives without data."""
-    name = schema.split("(")[0]
-
-    def register(run: Op) -> Op:
-        IMPLEMENTATIONS[name] = run
-        LIBRARY.define(schema.replace("HOW", HOW))
-        for device in ("CPU", "CUDA"):
-            LIBRARY.impl(name, run, device)
-            LIBRARY.impl(name, _refuse_sparse, f"Sparse{device}")
-        torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
-        return run
-
-    return register
-
-
-def _refuse_sparse(*arguments: Any) -> NoReturn:
-    sparse = next(each for each in arguments if isinstance(each, Tensor) and each.layout != torch.strided)
-    raise ArgumentError(f"a tensor of the layer is {describe(sparse)} and sparse, expected dense tensors")
 
 
 def ready(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Comparisons:
@@ -170,7 +139,7 @@ def _lut(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor
 
 @define(
     "lut_weight_gradients(Tensor grad, Tensor indices, Tensor? a, Tensor? b, Tensor? alternatives, Tensor? pe_indices, "
-    "int n_anchors, int positional_dim, SymInt[] size, ScalarType dtype, HOW) -> Tensor",
+    f"int n_anchors, int positional_dim, SymInt[] size, ScalarType dtype, {HOW}) -> Tensor",
     lambda grad, indices, *rest: grad.new_empty(rest[6], dtype=rest[7]),
 )
 def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
@@ -192,7 +161,7 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
 
 @define(
     f"lut_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, bool to_weight, "
-    "HOW) -> (Tensor, Tensor)",
+    f"{HOW}) -> (Tensor, Tensor)",
     lambda grad, weight, *rest: (
         grad.new_empty((len(grad), rest[4]), dtype=rest[5]),
         weight.new_empty(weight.shape if rest[6] else 0),
@@ -279,7 +248,7 @@ def _read_detectors_gradients(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[T
 
 
 @define(
-    "weigh_rows(Tensor weight, Tensor indices, Tensor alternatives, Tensor a, Tensor b, bool two, ScalarType dtype, HOW) "
+    f"weigh_rows(Tensor weight, Tensor indices, Tensor alternatives, Tensor a, Tensor b, bool two, ScalarType dtype, {HOW}) "
     "-> Tensor",
     lambda weight, indices, *rest: weight.new_empty((indices.shape[0], n_outputs_of(weight, how_of(rest[-1]))), dtype=rest[4]),
 )
@@ -297,7 +266,7 @@ def _row_gains_fake(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -
     return da, da.new_empty(0) if rest[0] is None else torch.empty_like(da)
 
 
-@define("row_gains(Tensor grad, Tensor weight, Tensor indices, Tensor? alternatives, HOW) -> (Tensor, Tensor)", _row_gains_fake)
+@define(f"row_gains(Tensor grad, Tensor weight, Tensor indices, Tensor? alternatives, {HOW}) -> {TWO}", _row_gains_fake)
 def _row_gains(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """grad [B, O], weight, indices [B, N_t], alternatives [B, N_t] or None -> da, db [B, N_t]; db empty without alternatives."""
     (how, connectivity), alternatives = told(rest[1:], weight.shape), rest[0]
@@ -352,7 +321,7 @@ def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bo
     return kernels.fill_sequence(solid(weight), connectivity, sequence, how.sums).to(output_dtype(x, weight)), sequence
 
 
-@define(f"lut_attention_eval({LAYER}, HOW) -> Tensor", _y_fake)
+@define(f"lut_attention_eval({LAYER}, {HOW}) -> Tensor", _y_fake)
 def _lut_attention_eval(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
     """x [B, S, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2], positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
     how, y = how_of(rest[3]), None
@@ -372,7 +341,7 @@ def _lut_attention_fake(x: Tensor, weight: Tensor, anchors: Tensor, positions: T
     return _y_fake(x, weight, anchors, *rest), *detected, *distances
 
 
-@define(f"lut_attention({LAYER}, HOW) -> ({', '.join(['Tensor'] * 7)})", _lut_attention_fake)
+@define(f"lut_attention({LAYER}, {HOW}) -> ({', '.join(['Tensor'] * 7)})", _lut_attention_fake)
 def _lut_attention(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The same, and `Detected`: three times [B, S, N_t], three times [S-1, N_t]."""
     y, sequence = _forward(x, (weight, anchors, positions), rest, True)
@@ -387,7 +356,7 @@ def _lut_attention_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any
 
 @define(
     f"lut_attention_input_gradients(Tensor grad, Tensor weight, {DETECTED}, {PE_DETECTED}, Tensor anchors, SymInt n_inputs, "
-    "SymInt[] positions_shape, ScalarType dtype, ScalarType positions_dtype, HOW) -> (Tensor, Tensor)",
+    f"SymInt[] positions_shape, ScalarType dtype, ScalarType positions_dtype, {HOW}) -> (Tensor, Tensor)",
     _lut_attention_input_gradients_fake,
 )
 def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

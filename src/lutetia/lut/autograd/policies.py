@@ -18,10 +18,10 @@ from torch.autograd.function import once_differentiable
 from lutetia import flow
 from lutetia._shared.backward import at_end_of_pass, is_wanted
 from lutetia._shared.direct import is_quiet
+from lutetia._shared.ops import op
 from lutetia._shared.prepared import Prepared
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
-from lutetia.lut.autograd.ops import op
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Record, record_of
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Full, Into

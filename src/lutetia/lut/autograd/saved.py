@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.backward import Once
+from lutetia._shared.ops import LIBRARY, op
 from lutetia.lut.autograd.how import How, Wires, how_of
-from lutetia.lut.autograd.ops import LIBRARY, gather_sequence, op
+from lutetia.lut.autograd.ops import gather_sequence
 from lutetia.lut.connectivity.full import Connectivity, Full, full
 from lutetia.lut.kernels.protocol import FLOAT, Coefficients, Detected, Into, Sequence
 
