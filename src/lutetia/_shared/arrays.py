@@ -47,3 +47,14 @@ def integers_of(name: str, values: Any) -> np.ndarray:
     if values.dtype not in INTEGER_DTYPES or values.layout != torch.strided or values.is_meta:
         fail(name, values, "an integer dtype, dense and not on meta")
     return values.cpu().numpy().astype(np.int64)
+
+
+def first_repeat(values: np.ndarray) -> tuple[int, int] | None:
+    """The first of values [n] that was there before, and where: their places; None where all differ."""
+    ordered = np.sort(values)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return None
+    _, first, group = np.unique(values, return_index=True, return_inverse=True)
+    earlier = first[group]
+    k = int((earlier != np.arange(len(values))).argmax())
+    return k, int(earlier[k])

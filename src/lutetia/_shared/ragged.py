@@ -33,6 +33,20 @@ def turns_of(lengths: Tensor, limit: int) -> Iterator[slice]:
         yield slice(begin, len(lengths))
 
 
+def runs_of(start: Tensor, keys: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Runs of at most `most` entries of one list that have one key: where each begins, and how many entries it has, [n] each.
+
+    List i has the entries start[i] to start[i + 1], keys [all of them].
+    """
+    begins = torch.zeros(len(keys), dtype=torch.bool, device=keys.device)
+    begins[1:] = keys[1:] != keys[:-1]
+    begins[start[:-1][start.diff() > 0]] = True
+    first = begins.nonzero().flatten()
+    length = torch.cat([first, first.new_tensor([len(keys)])]).diff()
+    run, nth = listed((length + most - 1) // most)
+    return first[run] + nth * most, (length[run] - nth * most).clamp(max=most)
+
+
 def check_lengths(lengths: Any, x: Tensor, name: str = "lengths") -> None:
     """Check lengths [B] of the sequences x [B, S, ...]; their values only where they can be read without harm."""
     check_tensor(name, lengths, [x.shape[0]], INTEGER_DTYPES)

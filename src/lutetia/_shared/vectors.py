@@ -5,15 +5,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lutetia._shared.compiled import ir, load_number, numba
-from lutetia._shared.loops import OPTIONS, U, accumulate, accumulate_apart, extending, jit, jit_any_order, jit_inline, load
+from lutetia._shared.loops import (
+    OPTIONS,
+    U,
+    accumulate,
+    accumulate_apart,
+    entry,
+    extending,
+    jit,
+    jit_any_order,
+    jit_inline,
+    load,
+    prefetch,
+)
 
 INT = ir.IntType(64)
 BLOCK = 32  # numbers that `dot_blocks` takes at once
+LINE = U(16)  # numbers of a cache line
+
+
+class Lines(NamedTuple):
+    """n rows of a flat array: row i begins at `first` + i · `stride`."""
+
+    data: Any
+    first: Any
+    stride: Any
+    n: Any
 
 
 @extending.intrinsic
@@ -153,6 +175,57 @@ def sum_of_8(source, rows, factors, k):
     return first + second
 
 
+@entry
+def largest(values):
+    """The largest of an unsigned array [n], 0 when it is empty."""
+    result = values.dtype.type(0)
+    for i in range(values.size):
+        result = max(result, values[i])
+    return result
+
+
+@jit
+def same_runs(values, one, other, width):
+    """Whether two runs of an array are the same, over `width` numbers; so they are where it is empty."""
+    same = True
+    if values.size > 0:
+        for k in range(width):
+            same &= values[one + k] == values[other + k]
+    return same
+
+
+@entry
+def mark(columns, flags):
+    """flags [T, n] = 1 at each number of columns [N, T], column by column."""
+    for i in range(columns.shape[0]):
+        for t in range(columns.shape[1]):
+            flags[t, columns[i, t]] = 1
+
+
+@jit
+def with_bits_flipped(values, bits):
+    """values ^ bits, [n] each."""
+    flipped = np.empty_like(values)
+    for k in range(values.size):
+        flipped[k] = values[k] ^ bits[k]
+    return flipped
+
+
+@jit_inline
+def copy_column(values, target, first, n, column):
+    """target [n] = rows first to first + n of a column of values, if it has any."""
+    if values.size > 0:
+        for j in range(n):
+            target[j] = values[first + j, column]
+
+
+@jit_inline
+def fetch_row(values, row):
+    """Begin to fetch a row of numbers, or where it is longer than two lines its beginning: the processor fetches on by itself."""
+    prefetch(values, row)
+    prefetch(values, row + LINE)
+
+
 # ---- order and products ----------------------------------------------------------------------------------------------
 
 
@@ -186,6 +259,32 @@ def transpose_in(columns, rows, first, n):
     for j in range(n):
         for i in range(rows.shape[1]):
             columns[i, j] = rows[first + j, i]
+
+
+@jit
+def transposed_rows(source, first, width, target):
+    """target [at least width, n] = n rows of a flat source, the numbers of each under each other, from row `first` on."""
+    for c in range(U(target.shape[1])):
+        for k in range(width):
+            target[k, c] = load(source, (first + c) * width + k)
+
+
+@jit
+def couples_of(begin, end, length):
+    """The rows of triangles with this many rows each, one triangle after the other, in couples begin to end.
+
+    A couple is an early and a late row, so that all couples have as many entries.
+    """
+    half = (length + 1) // 2
+    rows, n = np.empty(2 * (end - begin), np.uint64), 0
+    for couple in range(begin, end):
+        first, s = couple // half * length, couple % half
+        rows[n] = first + s
+        n += 1
+        if s != length - 1 - s:
+            rows[n] = first + length - 1 - s
+            n += 1
+    return rows[:n]
 
 
 @jit

@@ -6,8 +6,6 @@
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.api import (
     GRADIENTS,
-    SCALAR_NAMES,
-    SCALARS,
     LayerDescription,
     Learning,
     Tables,
@@ -30,7 +28,7 @@ from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.decode import IndexCache, decode
 from lutetia.lut.kernels.choice import backend_name, kernels, use_backend
-from lutetia.lut.kernels.protocol import READS, Products, Read, Sequence
+from lutetia.lut.kernels.protocol import READS, SCALAR_NAMES, SCALARS, Products, Read, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
 from lutetia.lut.sums import Sums, sum_dtype
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,19 +24,11 @@ from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, check_tensors
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels import choice
-from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read, Synapses
+from lutetia.lut.kernels.protocol import READS, SCALAR_NAMES, SCALARS, TWO_ROWS, Products, Read, Synapses
 from lutetia.lut.sums import FLOAT, STORED, Sums, sum_dtype
 
 GRADIENTS = ("dense", "sparse", "in_place")
 MAX_BITS = MAX_ANCHORS  # a table has at most 2**24 rows: 2 N_c + N_pe bits
-# What each read learns, and where it starts.
-SCALARS: dict[str, dict[str, float]] = {
-    "hard": {},
-    "blend": {},
-    "confidence": {"log_beta": math.log(2.0), "log_gamma": 0.0},
-    "confidence2": {"log_beta": math.log(2.0), "log_gamma": 0.0, "log_tau": math.log(0.5)},
-}
-SCALAR_NAMES = ("log_beta", "log_gamma", "log_tau")
 
 
 class Tables(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lutetia._shared.arrays import integers_of
+from lutetia._shared.arrays import first_repeat, integers_of
 from lutetia._shared.sampling import bernoulli_places, keep_some
 from lutetia._shared.windows import Size, corners_of, offsets, pair_of, pixels_of, room_for
 from lutetia.errors import MAX_INT32, ArgumentError, check_choice, check_int, check_range, fail
@@ -192,14 +192,11 @@ def _check_below(thing: str, name: str, values: np.ndarray, end: int) -> None:
 
 def _check_distinct(place: np.ndarray, table: np.ndarray, names: tuple[str, ...]) -> None:
     """place int64 [n] numbers (owner, output) of each edge."""
-    ordered = np.sort(place)
-    if not (ordered[1:] == ordered[:-1]).any():
-        return
-    _, first, group = np.unique(place, return_index=True, return_inverse=True)
-    earlier = first[group]
-    k = int((earlier != np.arange(len(place))).argmax())
-    what = ", ".join(f"{name} {value}" for name, value in zip(names, table[k], strict=True))
-    raise ArgumentError(f"edge {k} repeats edge {earlier[k]} ({what}), expected every edge once")
+    repeat = first_repeat(place)
+    if repeat is not None:
+        k, earlier = repeat
+        what = ", ".join(f"{name} {value}" for name, value in zip(names, table[k], strict=True))
+        raise ArgumentError(f"edge {k} repeats edge {earlier} ({what}), expected every edge once")
 
 
 def _generator(seed: int) -> np.random.Generator:

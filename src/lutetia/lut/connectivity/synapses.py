@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from lutetia._shared.ragged import listed
+from lutetia._shared.ragged import listed, runs_of
 from lutetia._shared.tensor_files import read_tensors, write_tensors
 from lutetia.errors import ArgumentError, DataError, check_choice, check_int, check_tensor, fail
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
@@ -109,16 +109,7 @@ class Synapses:
     @cached_property
     def groups(self) -> Groups:
         """The forward synapse groups of all owners, in order."""
-        n, device = self.owner_meta.shape[0], self.device
-        begins = torch.zeros(n, dtype=torch.bool, device=device)
-        begins[1:] = self.owner_meta[1:] != self.owner_meta[:-1]
-        begins[self.owner_start[:-1][self.owner_start.diff() > 0]] = True
-        run_start = begins.nonzero().flatten()
-        run_length = torch.cat([run_start, run_start.new_tensor([n])]).diff()
-        per_run = (run_length + self.group_size - 1) // self.group_size
-        run, nth = listed(per_run)
-        start = run_start[run] + nth * self.group_size
-        count = (run_length[run] - nth * self.group_size).clamp(max=self.group_size)
+        start, count = runs_of(self.owner_start, self.owner_meta, self.group_size)
         return Groups(start, count.int(), self.owner_meta[start], torch.searchsorted(start, self.owner_start))
 
     @property

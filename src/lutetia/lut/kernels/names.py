@@ -19,11 +19,10 @@ from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, takes
 from lutetia.lut.kernels.backend import Backend
-from lutetia.lut.kernels.protocol import READS, Coefficients, Detected, Into, Products, Read, Sequence
+from lutetia.lut.kernels.protocol import READS, SCALARS, Coefficients, Detected, Into, Products, Read, Sequence
 from lutetia.lut.kernels.reference.sequences import list_firings
 from lutetia.lut.sums import Sums, convert_integers_to_floats
 
-N_SCALARS = {"confidence": 2, "confidence2": 3}  # how many of β, γ, τ a read has
 Kernel = Callable[..., Any]
 
 
@@ -302,7 +301,7 @@ def _learned(gather: Kernel, grad: Tensor, connectivity: Connectivity, found: tu
 def _read(name: str, logs: Any) -> Read:
     """A read that has its scalars."""
     check_choice("read", name, READS)
-    for scalar, log in zip(("log_beta", "log_gamma", "log_tau")[: N_SCALARS.get(name, 0)], logs, strict=False):
+    for scalar, log in zip(SCALARS[name], logs, strict=False):
         check_tensor(scalar, log)
     return Read(name, *logs)
 

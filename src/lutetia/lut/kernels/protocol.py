@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor
@@ -16,7 +17,15 @@ from lutetia.lut.sums import Sums as Sums
 from lutetia.lut.sums import sum_dtype as sum_dtype
 
 PRECISIONS = ("float32", "tf32", "bf16")  # of the products of cells, where a backend can choose
-READS = ("hard", "blend", "confidence", "confidence2")
+SCALAR_NAMES = ("log_beta", "log_gamma", "log_tau")
+# What each read learns, and where it starts.
+SCALARS: dict[str, dict[str, float]] = {
+    "hard": {},
+    "blend": {},
+    "confidence": {"log_beta": math.log(2.0), "log_gamma": 0.0},
+    "confidence2": {"log_beta": math.log(2.0), "log_gamma": 0.0, "log_tau": math.log(0.5)},
+}
+READS = tuple(SCALARS)
 TWO_ROWS = ("blend", "confidence2")  # the reads that add a second row
 
 

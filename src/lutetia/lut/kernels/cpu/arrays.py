@@ -73,15 +73,6 @@ class Sink(NamedTuple):
     fresh: Any
 
 
-class Lines(NamedTuple):
-    """n rows of a flat array: row i begins at `first` + i · `stride`."""
-
-    data: Any
-    first: Any
-    stride: Any
-    n: Any
-
-
 # ---- sequences -------------------------------------------------------------------------------------------------------
 
 

@@ -19,13 +19,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.lut.kernels.protocol import TWO_ROWS, Coefficients, Comparisons, Read
+from lutetia.lut.kernels.protocol import SCALARS, TWO_ROWS, Coefficients, Comparisons, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
 from lutetia.lut.kernels.reference.rows import scatter_to_anchors
 from lutetia.lut.sums import Sums, sum_dtype, to_units
-
-LEARNED = ("confidence", "confidence2")  # the reads that have β and γ
 
 
 class ReadMargins(NamedTuple):
@@ -115,7 +113,7 @@ def send_slopes(
     db = torch.zeros_like(da) if gains[1] is None else gains[1].to(m.u.dtype)
     slopes = torch.zeros_like(m.u)  # dL/d|u|
     scalars = [torch.zeros_like(m.closest)] * 3
-    if read.name in LEARNED:
+    if SCALARS[read.name]:
         c, beta, gamma = _confidence(m, read), _scalar(read.log_beta, m), _scalar(read.log_gamma, m)
         ds = da
         if read.name == "confidence2":

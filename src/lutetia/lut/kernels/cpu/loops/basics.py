@@ -11,8 +11,7 @@ import numpy as np
 
 from lutetia._shared.fixed import add_one, add_row, from_units, in_units, sums_in, take_columns, zero_in
 from lutetia._shared.loops import U, by_none, jit, jit_inline, load, times
-from lutetia._shared.vectors import dot
-from lutetia.lut.kernels.cpu.arrays import Lines
+from lutetia._shared.vectors import Lines, dot
 
 # ---- a row, added up -------------------------------------------------------------------------------------------------
 

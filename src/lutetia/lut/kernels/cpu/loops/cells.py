@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from lutetia._shared.fixed import add_row
-from lutetia._shared.loops import U, clear, entry, jit, load
-from lutetia._shared.vectors import add_product, copy, take
-from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_slab, places_of
+from lutetia._shared.loops import U, clear, entry, jit
+from lutetia._shared.vectors import add_product, copy, couples_of, take, transposed_rows, with_bits_flipped
+from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_slab
 
 
 @jit
@@ -35,7 +35,7 @@ def count_pairs(pairs, stat, stride):
 def fill_cells(weight, seq, y, begin, end):
     """weight flat -> y [B · S, O], for couples of places begin to end."""
     keys, signs, n_anchors, positional_dim = seq
-    places, width, n_cells = places_of(begin, end, keys.shape[2]), U(y.shape[1]), U(1) << U(n_anchors + positional_dim)
+    places, width, n_cells = couples_of(begin, end, keys.shape[2]), U(y.shape[1]), U(1) << U(n_anchors + positional_dim)
     stat, sums = np.empty(U(4) * n_cells, y.dtype), np.empty((4, y.shape[1]), y.dtype)
     for place in places:
         clear(y[place])
@@ -71,10 +71,10 @@ def propagate_cells(grad, weight, seq, margins, sums, begin, end):
         b, b_end = max(begin - t * n_batch, 0), min(end - t * n_batch, n_batch)
         table_keys, flips = keys[t, b:b_end].reshape(-1), margins[2][t, b:b_end].reshape(-1)
         mine = by_query(table_keys, n_anchors, positional_dim)
-        other = by_query(flipped(table_keys, flips), n_anchors, positional_dim)
+        other = by_query(with_bits_flipped(table_keys, flips), n_anchors, positional_dim)
         for q in range(U(1) << U(n_anchors)):
             if mine[0][q] < mine[0][q + U(1)] or other[0][q] < other[0][q + U(1)]:
-                turn(weight, ((U(t) << U(n_anchors)) + q) * n_cells, U(grad.shape[1]), turned)
+                transposed_rows(weight, ((U(t) << U(n_anchors)) + q) * n_cells, U(grad.shape[1]), turned)
                 for is_mine in (True, False):
                     starts, order = mine if is_mine else other
                     places = order[starts[q] : starts[q + U(1)]]
@@ -106,23 +106,6 @@ def propagate_slab(grad, scratch, places, where, seq, margins, sums):
                 look_up_pairs(p[k], pairs, one, pe)
             else:
                 sums[0][t, row, j] -= slope[t, row, j] * sum_at_query(p[k], pairs, near[t, row])
-
-
-@jit
-def flipped(keys, flips):
-    """The keys [n] of the places, were their closest calls the other way."""
-    other = np.empty_like(keys)
-    for k in range(keys.size):
-        other[k] = keys[k] ^ flips[k]
-    return other
-
-
-@jit
-def turn(weight, first, n_outputs, turned):
-    """turned [O, C] = the slab [C, O] that begins with row `first` of weight."""
-    for c in range(U(turned.shape[1])):
-        for k in range(n_outputs):
-            turned[k, c] = load(weight, (first + c) * n_outputs + k)
 
 
 @jit

@@ -5,20 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from lutetia._shared.loops import by_none, entry, jit, jit_inline, kernel
+from lutetia._shared.vectors import largest as largest
+from lutetia._shared.vectors import mark as mark
 from lutetia._shared.vectors import transpose_in
 
 LANES = 64  # batch rows compared at once
 PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
 FEW = 6  # rows below which comparing one by one is faster
-
-
-@entry
-def largest(values):
-    """The largest of an unsigned array [n], 0 when it is empty."""
-    result = values.dtype.type(0)
-    for i in range(values.size):
-        result = max(result, values[i])
-    return result
 
 
 @jit_inline
@@ -40,14 +33,6 @@ def anchors_outside(anchors, end, second_end):
         for r in range(anchors.shape[1]):
             outside |= (anchors[t, r, 0] >= end) | (anchors[t, r, 1] >= second_end)
     return outside
-
-
-@entry
-def mark(indices, fired):
-    """fired [N_t, R] = 1 for each lookup neuron that indices [B, N_t] name."""
-    for i in range(indices.shape[0]):
-        for t in range(indices.shape[1]):
-            fired[t, indices[i, t]] = 1
 
 
 # A second anchor b is an input, or a constant where it is at least I. `constant_of` gives None without thresholds, else whether b

@@ -6,8 +6,8 @@ import numpy as np
 
 from lutetia._shared.fixed import add_row, sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, element, first_given, jit, jit_inline, kernel, load, prefetch
-from lutetia._shared.vectors import add_8_rows, add_row_to_4, in_eights, sort_by_value
-from lutetia.lut.kernels.cpu.arrays import Gradients, Layer, Lines, Places, Reads, Rows, Sink
+from lutetia._shared.vectors import Lines, add_8_rows, add_row_to_4, in_eights, same_runs, sort_by_value
+from lutetia.lut.kernels.cpu.arrays import Gradients, Layer, Places, Reads, Rows, Sink
 from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, scale_before
 from lutetia.lut.kernels.cpu.loops.rows import FAR, ONCE
 
@@ -150,23 +150,13 @@ def gather_tables(lines, width, detectors, reads, sink, scale):
 
 
 @jit
-def same_rates(rates, one, other, width):
-    """Whether two lists of targets have the same rates."""
-    same = True
-    if rates.size > 0:
-        for k in range(width):
-            same &= rates[one + k] == rates[other + k]
-    return same
-
-
-@jit
 def gather_runs(_, gradients, layer, detectors, reads, sink, scale):
     """Some detectors of a block, those with the same rates at once."""
     (grad, rates), early = gradients, scale_before(reads.first.factors, scale)
     first, n, width, bad = 0, detectors.size, layer.width[detectors[0]], False
     while first < n:
         last, listed = first + 1, layer.list_at[detectors[first]]
-        while last < n and same_rates(rates, listed, layer.list_at[detectors[last]], width):
+        while last < n and same_runs(rates, listed, layer.list_at[detectors[last]], width):
             last += 1
         lines, overflow = lines_of(early, grad, layer, detectors[first], rates)
         bad |= overflow | gather_tables(lines, width, detectors[first:last], reads, sink, scale)

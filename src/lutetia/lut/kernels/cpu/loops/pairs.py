@@ -10,32 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from lutetia._shared.fixed import sums_in, write_sums
-from lutetia._shared.loops import U, by_none, clear, entry, jit, jit_inline, load, prefetch
-from lutetia._shared.vectors import add_8_rows, in_eights, sort_by_value, take
-from lutetia.lut.kernels.cpu.arrays import Lines, Pairs, Table
+from lutetia._shared.loops import U, by_none, clear, entry, jit, jit_inline, load
+from lutetia._shared.vectors import Lines, add_8_rows, couples_of, fetch_row, in_eights, sort_by_value, take
+from lutetia.lut.kernels.cpu.arrays import Pairs, Table
 from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, read_row
 
 FAR = U(1 << 18)  # weights of a table that a core's own cache does not hold: what is needed next is fetched ahead
 AHEAD = 64  # pairs of the next place that are fetched while one is worked on
-LINE = U(16)  # weights of a cache line
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
-
-
-@jit
-def places_of(begin, end, length):
-    """The places of couples begin to end: a couple is an early and a late j, so that all have the same number of pairs."""
-    half = (length + 1) // 2
-    places, n = np.empty(2 * (end - begin), np.uint64), 0
-    for couple in range(begin, end):
-        first, s = couple // half * length, couple % half
-        places[n] = first + s
-        n += 1
-        if s != length - 1 - s:
-            places[n] = first + length - 1 - s
-            n += 1
-    return places[:n]
 
 
 @jit
@@ -68,13 +52,6 @@ def pair_row(pairs, i):
 
 
 @jit_inline
-def fetch_row(weight, row):
-    """Begin to fetch a row of weights, or where it is longer than two lines its beginning: the processor fetches on by itself."""
-    prefetch(weight, row)
-    prefetch(weight, row + LINE)
-
-
-@jit_inline
 def fetch_pairs(weight, first, width, pairs):
     """Begin to fetch the rows of the pairs of one place, in the table that begins at `first`."""
     for i in range(min(pairs.n, U(AHEAD))):
@@ -100,7 +77,7 @@ def is_far(weight, layer):
 def fill_seq(weight, layer, seq, y, scale, begin, end):
     """y [B · S, O], for couples of places begin to end."""
     keys, signs, n_anchors, positional_dim = seq
-    places, length = places_of(begin, end, keys.shape[2]), U(keys.shape[2])
+    places, length = couples_of(begin, end, keys.shape[2]), U(keys.shape[2])
     n_outputs, bad = U(y.shape[1]), False
     sums = np.zeros(places.size * y.shape[1], y.dtype)
     total = sums_in(scale, sums)

@@ -13,7 +13,7 @@ import numpy as np
 from lutetia._shared.elementary import exp_negative, log_positive
 from lutetia._shared.fixed import add_one, in_units, sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, jit_inline, kernel
-from lutetia._shared.vectors import transpose_in
+from lutetia._shared.vectors import copy_column, transpose_in
 from lutetia.lut.kernels.cpu.loops.detect import LANES, PADDED
 
 HARD, BLEND, CONFIDENCE, CONFIDENCE2 = range(4)
@@ -114,15 +114,6 @@ def read(inputs, how, reads, begin, end):
 # ---- backward, to the inputs -----------------------------------------------------------------------------------------
 
 
-@jit_inline
-def copy_in(values, lane, where):
-    """lane [n] = those of values [B, N_t], if there are any, of detector t; `where` is the first batch row, n and t."""
-    first, n, t = where
-    if values.size > 0:
-        for j in range(n):
-            lane[j] = values[first + j, t]
-
-
 @kernel
 def propagate_reads(inputs, how, gains, out, scale, begin, end):
     """gains [B, N_t] of a and b -> out, which is dx [B, I] and learned [3, B], the shares of each row in the scalars' gradients.
@@ -151,8 +142,8 @@ def propagate_reads(inputs, how, gains, out, scale, begin, end):
                 learned[k, j] = 0
         for t in range(anchors.shape[0]):
             look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, work)
-            copy_in(da, to_a, (first, n, t))
-            copy_in(db, to_b, (first, n, t))
+            copy_column(da, to_a, first, n, t)
+            copy_column(db, to_b, first, n, t)
             # The slope to |u_r| is plain + doubtful · σ(-β|u_r|), and to the smallest also `nearest`.
             if kind < CONFIDENCE:
                 for j in range(m):

@@ -12,8 +12,8 @@ import numpy as np
 
 from lutetia._shared.fixed import in_units, sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, element, jit, jit_inline, kernel, load, prefetch
-from lutetia._shared.vectors import add_8_rows, dot_two_rows, in_eights
-from lutetia.lut.kernels.cpu.arrays import Layer, Lines, Reads, Rows, Table
+from lutetia._shared.vectors import Lines, add_8_rows, dot_two_rows, in_eights
+from lutetia.lut.kernels.cpu.arrays import Layer, Reads, Rows, Table
 from lutetia.lut.kernels.cpu.loops.basics import gain_of, lines_of, read_row
 from lutetia.lut.kernels.cpu.loops.detect import detect, inputs_outside
 

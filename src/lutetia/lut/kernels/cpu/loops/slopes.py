@@ -12,9 +12,9 @@ import numpy as np
 
 from lutetia._shared.fixed import from_units, in_units, sums_in, write_sums, zero_in
 from lutetia._shared.loops import U, accumulate, by_none, clear, entry, first_given, jit, jit_inline, load
-from lutetia._shared.vectors import dot_two_differences
+from lutetia._shared.vectors import dot_two_differences, fetch_row
 from lutetia.lut.kernels.cpu.loops.basics import lines_of, product_of_row
-from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, by_query, fetch_row, is_far, table_of
+from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, by_query, is_far, table_of
 
 
 @entry
