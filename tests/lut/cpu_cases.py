@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from lutetia.lut import growth, kernels
 from lutetia.lut.connectivity.anchors import random_anchors
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 
 cpu, reference = kernels("cpu"), kernels("reference")

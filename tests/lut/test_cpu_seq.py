@@ -13,7 +13,7 @@ from lut.cpu_cases import assert_near, cpu, reference
 from lut.oracle import make_sequence
 from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import growth
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.cpu import sequences
 from lutetia.lut.kernels.cpu.loops import pairs as loops

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.anchors import check_anchors, random_anchors
 from lutetia.lut.connectivity.growth import from_edges, fully_connected, random, windows_2d
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 
 METAS = (SynapseMeta(), SynapseMeta(lr_scale=0.5), SynapseMeta(lr_scale=2.0))

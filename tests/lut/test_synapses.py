@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from lutetia.errors import ArgumentError, DataError
 from lutetia.lut.connectivity.growth import from_edges, fully_connected, random
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 
 METAS = (

@@ -11,7 +11,7 @@ from lut.kernel_cases import check_layer, make_layer
 from lutetia.errors import OverflowInSumError
 from lutetia.lut import full, kernels
 from lutetia.lut.connectivity.anchors import random_anchors
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels.triton import rows
 from lutetia.lut.kernels.triton.layout import layout_of
 

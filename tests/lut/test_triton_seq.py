@@ -14,7 +14,7 @@ from lut.oracle import make_sequence
 from lutetia._shared.triton_order import sort_columns
 from lutetia.errors import ArgumentError
 from lutetia.lut import Sequence, Sums, growth, kernels, lut_attention, use_backend
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels.protocol import Detected, Products
 from lutetia.lut.kernels.reference import sequences as walk
 from lutetia.lut.kernels.triton import pairs

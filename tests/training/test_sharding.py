@@ -19,7 +19,7 @@ import warm
 from lutetia import flow
 from lutetia.errors import ArgumentError, DataError
 from lutetia.lut import growth, use_backend
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.models import LUTTransformer
 from lutetia.nn import (
     LUT,

@@ -58,3 +58,11 @@ def first_repeat(values: np.ndarray) -> tuple[int, int] | None:
     earlier = first[group]
     k = int((earlier != np.arange(len(values))).argmax())
     return k, int(earlier[k])
+
+
+def check_each_below(thing: str, name: str, values: np.ndarray, end: int) -> None:
+    """Check that values [n], the numbers called `name` of n things, are from 0 to end - 1."""
+    outside = (values < 0) | (values >= end)
+    if outside.any():
+        k = int(outside.argmax())
+        raise ArgumentError(f"{thing} {k} has {name} {values[k]}, expected 0 to {end - 1}")

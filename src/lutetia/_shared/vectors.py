@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lutetia._shared.compiled import ir, load_number, numba
+from lutetia._shared.fixed import add_row
 from lutetia._shared.loops import (
     OPTIONS,
     U,
@@ -314,3 +315,28 @@ def add_product(total, at, left, n, right, right_at, width):
             accumulate(total, at + width + k, a1 * a + b1 * b + c1 * c + d1 * d)
             accumulate(total, at + U(2) * width + k, a2 * a + b2 * b + c2 * c + d2 * d)
             accumulate(total, at + U(3) * width + k, a3 * a + b3 * b + c3 * c + d3 * d)
+
+
+@jit_inline
+def line_at(k, lines, order):
+    """Where the k-th line in this order begins."""
+    return lines.first + load(order, k) * lines.stride
+
+
+eight_lines = in_eights(line_at)
+
+
+@jit
+def add_by_value(total, row, lines, width, values, n_values):
+    """total[row + v · width:] += the lines that have value v, of values [n] below n_values: sorted, and eight at a time."""
+    starts, order = sort_by_value(values, np.uint32(0), n_values)
+    k = U(0)
+    for value in range(n_values):
+        end = U(starts[value + U(1)])
+        while k + U(8) <= end:
+            add_8_rows(total, row, lines.data, eight_lines(k, lines, order), None, width)
+            k += U(8)
+        while k < end:
+            add_row(total, row, lines.data, line_at(k, lines, order), width, None, None)
+            k += U(1)
+        row += width

@@ -24,7 +24,7 @@ from lutetia.lut.autograd.saved import Record, record_of
 from lutetia.lut.connectivity import growth
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_anchors, check_thresholds, checked_anchors, random_anchors
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full, synapses_of
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.decode import IndexCache, decode
 from lutetia.lut.kernels.choice import backend_name, kernels, use_backend

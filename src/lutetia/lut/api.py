@@ -22,7 +22,7 @@ from lutetia.lut.autograd.quick import in_graph, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, check_tensors
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import READS, SCALAR_NAMES, SCALARS, TWO_ROWS, Products, Read, Synapses
 from lutetia.lut.sums import FLOAT, STORED, Sums, sum_dtype

@@ -18,7 +18,7 @@ from torch import Tensor
 from lutetia._uncompiled import constant_result
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.connectivity.full import Connectivity, full, synapses_of
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels import backend_for
 from lutetia.lut.kernels.backend import Backend
 from lutetia.lut.kernels.protocol import FLOAT, Products, Sums

@@ -20,7 +20,7 @@ from lutetia._shared.memo import trusted
 from lutetia._shared.prepared import Prepared, keep, known, prepared_for
 from lutetia.lut.algorithm import choose
 from lutetia.lut.connectivity.anchors import is_captured
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Sums
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lutetia._shared.memo import Memo, private_copy
 from lutetia.errors import check_tensor, fail
-from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded
+from lutetia.lut.connectivity.parts import SynapseMeta, is_bounded
 from lutetia.lut.connectivity.synapses import TENSOR_NAMES, Synapses
 
 DEFAULT_META = SynapseMeta()

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lutetia._shared.arrays import first_repeat, integers_of
+from lutetia._shared.arrays import check_each_below, first_repeat, integers_of
 from lutetia._shared.sampling import bernoulli_places, keep_some
 from lutetia._shared.windows import Size, corners_of, offsets, pair_of, pixels_of, room_for
-from lutetia.errors import MAX_INT32, ArgumentError, check_choice, check_int, check_range, fail
+from lutetia.errors import ArgumentError, check_choice, check_int, check_range, fail
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.connectivity.synapses import Layout, Synapses
 
 DEFAULT_META = SynapseMeta()
@@ -46,7 +46,8 @@ def random(
     """
     _check_sizes(n_detectors, n_anchors, n_outputs, metas)
     check_range("probability", probability, 0, 1)
-    rng = _generator(seed)
+    check_int("seed", seed)
+    rng = np.random.default_rng(seed)
     owners = n_detectors if shared else n_detectors << n_anchors
     owner, output = np.divmod(bernoulli_places(rng, owners * n_outputs, probability), n_outputs)
     meta = rng.integers(len(metas), size=len(owner)) if len(metas) > 1 else np.zeros_like(owner)
@@ -74,11 +75,11 @@ def from_edges(
     names = ("detector", "row", "output") if table.shape[1] == 3 else ("detector", "output")
     ends = {"detector": n_detectors, "row": 1 << n_anchors, "output": n_outputs}
     for column, name in zip(table.T, names, strict=True):
-        _check_below("edge", name, column, ends[name])
+        check_each_below("edge", name, column, ends[name])
     meta = np.zeros(len(table), dtype=np.int64) if meta_ids is None else integers_of("meta_ids", meta_ids)
     if meta.shape != (len(table),):
         fail("the shape of meta_ids", list(meta.shape), f"[{len(table)}], one per edge")
-    _check_below("edge", "meta", meta, len(metas))
+    check_each_below("edge", "meta", meta, len(metas))
 
     owner = table[:, 0] if len(names) == 2 else (table[:, 0] << n_anchors) + table[:, 1]
     _check_distinct(owner * n_outputs + table[:, -1], table, names)
@@ -125,7 +126,8 @@ def windows_2d(
     check_choice("placement", placement, ("grid", "sampled"))
     if (grid is None) == (stride is None):
         raise ArgumentError(f"grid is {grid!r} and stride is {stride!r}, expected one of the two")
-    rng = _generator(seed)
+    check_int("seed", seed)
+    rng = np.random.default_rng(seed)
 
     axes = offsets(rooms, None if grid is None else pair_of("grid", grid), None if stride is None else pair_of("stride", stride))
     n_positions, n_outputs = len(axes[0][0]) * len(axes[0][1]), out_channels * target[0] * target[1]
@@ -183,13 +185,6 @@ def _check_sizes(n_detectors: int, n_anchors: int, n_outputs: int, metas: Sequen
         raise ArgumentError(f"{n_detectors} detectors × 2**{n_anchors} rows × {n_outputs} outputs are too many to number")
 
 
-def _check_below(thing: str, name: str, values: np.ndarray, end: int) -> None:
-    outside = (values < 0) | (values >= end)
-    if outside.any():
-        k = int(outside.argmax())
-        raise ArgumentError(f"{thing} {k} has {name} {values[k]}, expected 0 to {end - 1}")
-
-
 def _check_distinct(place: np.ndarray, table: np.ndarray, names: tuple[str, ...]) -> None:
     """place int64 [n] numbers (owner, output) of each edge."""
     repeat = first_repeat(place)
@@ -197,8 +192,3 @@ def _check_distinct(place: np.ndarray, table: np.ndarray, names: tuple[str, ...]
         k, earlier = repeat
         what = ", ".join(f"{name} {value}" for name, value in zip(names, table[k], strict=True))
         raise ArgumentError(f"edge {k} repeats edge {earlier} ({what}), expected every edge once")
-
-
-def _generator(seed: int) -> np.random.Generator:
-    check_int("seed", seed, 0, MAX_INT32)
-    return np.random.default_rng(seed)

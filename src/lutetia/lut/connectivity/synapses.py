@@ -29,8 +29,7 @@ from lutetia._shared.ragged import listed, runs_of
 from lutetia._shared.tensor_files import read_tensors, write_tensors
 from lutetia.errors import ArgumentError, DataError, check_choice, check_int, check_tensor, fail
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
-from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded, meta_from
-from lutetia.lut.connectivity.parts import Blocks, Groups, SynapseStatistics
+from lutetia.lut.connectivity.parts import Blocks, Groups, SynapseMeta, SynapseStatistics, is_bounded, meta_from
 
 Layout: TypeAlias = Literal["general", "shared"]
 

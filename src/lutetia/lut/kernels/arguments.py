@@ -44,7 +44,8 @@ def takes(text: str) -> Callable[[F], F]:
     def decorate(kernel: F) -> F:
         @wraps(kernel)
         def call(self: Any, *args: Any, **how: Any) -> Any:
-            given = _checked(arguments.bind(kernel.__name__, args, how), arguments, "cpu" if self.name == "cpu" else None)
+            device = torch.device("cpu") if self.name == "cpu" else None
+            given = _checked(arguments.bind(kernel.__name__, args, how), arguments, device)
             return kernel(self, *given.values(), **how)
 
         call.takes = tuple(arguments.wanted)  # type: ignore[attr-defined]
@@ -53,10 +54,9 @@ def takes(text: str) -> Callable[[F], F]:
     return decorate
 
 
-def _checked(given: dict[str, Any], arguments: Arguments, device: str | None) -> dict[str, Any]:
+def _checked(given: dict[str, Any], arguments: Arguments, device: torch.device | None) -> dict[str, Any]:
     """The arguments, once they are known to fit each other; synapses as a checked copy of them."""
     sizes: dict[str, Any] = {}
-    where = None if device is None else torch.device(device)
     for name, value in given.items():
         if name in NUMBERS:
             size, least, most = NUMBERS[name]
@@ -65,8 +65,8 @@ def _checked(given: dict[str, Any], arguments: Arguments, device: str | None) ->
         elif name == "synapses":
             given[name] = value = synapses_of(*check_tensors(value), value.header_text)
             sizes |= {"N_t": value.n_detectors, "R": value.n_rows, "O": value.n_outputs, "W": value.weight_shape}
-            where = value.device
-    arguments.fit(given, sizes, where, last="grad")  # which has to fit what it is the gradient of
+            device = value.device
+    arguments.fit(given, sizes, device, last="grad")  # which has to fit what it is the gradient of
     _relate(given, sizes)
     arguments.check_ends(given, sizes)
     return given

@@ -14,9 +14,9 @@ from torch import Tensor
 from lutetia._shared.arguments import check_below
 from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia.errors import check_choice, check_range, check_tensor, fail
-from lutetia.lut.connectivity.anchors import Comparisons, checked_anchors, comparisons_of
+from lutetia.lut.connectivity.anchors import checked_anchors, comparisons_of
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
-from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, takes
 from lutetia.lut.kernels.backend import Backend
 from lutetia.lut.kernels.protocol import READS, SCALARS, Coefficients, Detected, Into, Products, Read, Sequence
@@ -77,14 +77,14 @@ class Kernels:
     @wired("x B I, weight, anchors N_t N_c 2")
     def detect_and_fill(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> tuple[Tensor, ...]:
         """Both steps, for training: x [B, I], weight, anchors [N_t, N_c, 2] -> y [B, O], and as `check_detectors`."""
-        given = (x, layer[0], _comparisons(x, layer[1], how), connectivity, _sums(how))
+        given = (x, layer[0], comparisons_of(x, layer[1], how.pop("thresholds", None)), connectivity, _sums(how))
         y, detected = self.backend.detect_and_fill(*given, True)
         return y, *detected  # type: ignore[misc]
 
     @wired("x B I, weight, anchors N_t N_c 2")
     def detect_and_fill_eval(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> Tensor:
         """Both steps, nothing kept: x [B, I], weight, anchors [N_t, N_c, 2] -> y [B, O]."""
-        given = (x, layer[0], _comparisons(x, layer[1], how), connectivity, _sums(how))
+        given = (x, layer[0], comparisons_of(x, layer[1], how.pop("thresholds", None)), connectivity, _sums(how))
         return self.backend.detect_and_fill(*given, False)[0]
 
     @wired(f"grad B O, weight, {DETECTED}")
@@ -130,7 +130,7 @@ class Kernels:
     def detect_and_read_eval(self, connectivity: Connectivity, x: Tensor, *layer: Any, read: str, **how: Any) -> Tensor:
         """A read and its rows, nothing kept; `read` names it: x [B, I], weight, anchors, log β, log γ, log τ -> y [B, O]."""
         weight, anchors, *logs = layer
-        comparisons = _comparisons(x, anchors, how)
+        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
         return self.backend.read_and_fill(x, weight, comparisons, connectivity, _read(read, logs), _sums(how))
 
     @wired(f"weight, {ROWS}")
@@ -153,7 +153,7 @@ class Kernels:
     ) -> tuple[Tensor | None, Tensor]:
         """log β, log γ, log τ, then da, db [B, N_t] -> dx [B, I], and the gradients of the three logarithms [3]."""
         *logs, da, db = rest
-        comparisons = _comparisons(x, anchors, how)
+        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
         return self.backend.send_slopes(x, comparisons, _read(read, logs), (da, db), _sums(how), bool(to_x))
 
     @wired(f"grad B O, {ROWS}")
@@ -278,11 +278,6 @@ def _sums(how: dict[str, Any]) -> Sums:
     if how:
         raise TypeError(f"unknown arguments: {', '.join(how)}")
     return sums
-
-
-def _comparisons(x: Tensor, anchors: Tensor, how: dict[str, Any]) -> Comparisons:
-    """What a call compares."""
-    return comparisons_of(x, anchors, how.pop("thresholds", None))
 
 
 def _learned(gather: Kernel, grad: Tensor, connectivity: Connectivity, found: tuple[Any, ...], how: dict[str, Any]) -> Tensor:

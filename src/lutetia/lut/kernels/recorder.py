@@ -89,7 +89,7 @@ def unrecorded(function: Kernel) -> Kernel:
 
 
 def _name(name: str, given: dict[str, Any]) -> str:
-    weighted, cells = given.get("coefficients") is not None, _counts_cells(given)
+    weighted, cells = given.get("coefficients") is not None, getattr(given.get("sequence"), "products", None) is not None
     return PRIMITIVES[name][0].format(
         eval="" if given.get("train") else "_eval",
         wiring="fc" if isinstance(given.get("connectivity"), Full) else "sparse",
@@ -98,10 +98,6 @@ def _name(name: str, given: dict[str, Any]) -> str:
         seq="cells" if cells else "seq",
         detectors_seq="cells" if cells else "detectors_seq",
     )
-
-
-def _counts_cells(given: dict[str, Any]) -> bool:
-    return "sequence" in given and given["sequence"].products is not None
 
 
 def _inputs(name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +129,7 @@ def _notes(name: str, given: dict[str, Any]) -> dict[str, Any]:
     if given.get("into") is not None:
         notes["external_lr"] = given["into"].rate
     if "sequence" in given or "firings" in name:
-        notes["algorithm"] = "cells" if "firings" in name or _counts_cells(given) else "pairs"
+        notes["algorithm"] = "cells" if "firings" in name or given["sequence"].products is not None else "pairs"
     return notes
 
 

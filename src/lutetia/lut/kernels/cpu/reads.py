@@ -16,6 +16,8 @@ from lutetia.lut.kernels.cpu.plan import loop, raise_if, scale_of
 from lutetia.lut.kernels.protocol import READS, Coefficients, Comparisons, Read, Sums, sum_dtype
 from lutetia.lut.kernels.recorder import kernel
 
+WORK = {"hard": 2, "blend": 2, "confidence": 10, "confidence2": 10}  # additions of a pair, roughly: an exponential takes twenty
+
 
 @kernel
 def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
@@ -25,7 +27,7 @@ def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[T
     rows_read = [(np.empty(shape, np.int32), np.empty(shape, rows.dtype)) for shape in shapes]
     unsigned = tuple((indices.view(np.uint32), factors) for indices, factors in rows_read)
     arrays = ((rows, pairs, constants), _how(read, sums, rows.dtype), unsigned)
-    raise_if(over(len(rows), _work(len(rows), pairs, read), loop("reads", "read"), *arrays))
+    raise_if(over(len(rows), len(rows) * pairs.size * WORK[read.name], loop("reads", "read"), *arrays))
     (indices, a), (others, b) = [tuple(map(torch.from_numpy, each)) for each in rows_read]
     return indices, Coefficients(a) if read.name == "confidence" else Coefficients(a, b, others)
 
@@ -42,11 +44,6 @@ def _compared(x: Tensor, comparisons: Comparisons) -> tuple[np.ndarray, np.ndarr
     return rows, pairs, np.empty(0, rows.dtype) if constants is None else constants
 
 
-def _work(n: int, pairs: np.ndarray, read: Read) -> int:
-    """An estimate in additions: an exponential takes about twenty."""
-    return n * pairs.size * (10 if read.name.startswith("confidence") else 2)
-
-
 @kernel
 def send_slopes(
     x: Tensor, comparisons: Comparisons, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
@@ -61,6 +58,6 @@ def send_slopes(
     to_b = to_a[:0] if read.name == "confidence" or db is None else array_of(db.to(sum_dtype(da)))
     dx, learned = new_array(rows.shape if to_x else (0, 0), x), np.empty((3, n), np.int64 if sums.exact else np.float64)
     arrays = ((rows, pairs, constants), _how(read, sums, rows.dtype), (to_a, to_b), (dx, learned), scale_of(sums))
-    raise_if(over(n, 3 * _work(n, pairs, read), loop("reads", "propagate_reads"), *arrays), sums)
+    raise_if(over(n, 3 * n * pairs.size * WORK[read.name], loop("reads", "propagate_reads"), *arrays), sums)
     units = sums.scale if sums.exact else 1.0
     return torch.from_numpy(dx) if to_x else None, torch.from_numpy(learned.sum(1) / units).to(sum_dtype(x))

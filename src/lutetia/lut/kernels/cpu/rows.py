@@ -21,7 +21,7 @@ from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.detect import anchor_array, detect
 from lutetia.lut.kernels.cpu.plan import Plan, loop, plan_of, raise_if, scale_of
 from lutetia.lut.kernels.protocol import Coefficients, Comparisons, Connectivity, Detected, Into, Sums, sum_dtype
-from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.rows import factors, rows_read
 
 NO_RATES = np.empty(0, np.float32)
@@ -130,7 +130,7 @@ def gather_rows(
     if not sums.exact and weight.dtype == sum_dtype(weight, *factors(coefficients)):
         _add(grad.to(weight.dtype), rows, plan, sums, (array_of(flat), plan.places, False), -rate * plan.rates)
     else:  # each weight takes its step once, when the sum is complete: fixed sums need it, and halves would lose small addends
-        neurons, values = _sums_of_read(grad, rows, connectivity, sums)
+        neurons, values = unrecorded(gather_compact)(grad, connectivity, *rows, sums)
         places = connectivity.places_of(neurons)
         with torch.inference_mode(weight.is_inference() or torch.is_inference_mode_enabled()):
             flat[places] = (flat[places] - rate * values).to(flat.dtype)
@@ -146,12 +146,7 @@ def gather_compact(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
-    return _sums_of_read(grad, (indices, coefficients), connectivity, sums)
-
-
-def _sums_of_read(grad: Tensor, rows: RowsRead, connectivity: Connectivity, sums: Sums) -> tuple[Tensor, Tensor]:
-    """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
-    plan = plan_of(connectivity)
+    plan, rows = plan_of(connectivity), (indices, coefficients)
     fired = np.zeros((plan.n_detectors, plan.n_rows), np.bool_)
     for (each, _), name in zip(rows_read(*rows), ("indices", "alternatives"), strict=False):
         loop("detect", "mark")(index_array(name, each, plan.n_detectors, plan.n_rows), fired)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from lutetia._shared.fixed import add_row, sums_in, write_sums
+from lutetia._shared.fixed import sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, element, first_given, jit, jit_inline, kernel, load, prefetch
-from lutetia._shared.vectors import Lines, add_8_rows, add_row_to_4, in_eights, same_runs, sort_by_value
+from lutetia._shared.vectors import Lines, add_by_value, add_row_to_4, same_runs
 from lutetia.lut.kernels.cpu.arrays import Gradients, Layer, Places, Reads, Rows, Sink
 from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, scale_before
 from lutetia.lut.kernels.cpu.loops.rows import FAR, ONCE
@@ -73,7 +71,7 @@ def gather_several(_, lines, width, detectors, indices, sink):
     if width >= WIDE and lines.n >= U(2) * n_rows:
         for j in range(n_tables):
             clear_tables(sink, detectors[j : j + U(1)])
-            gather_sorted(lines, width, indices[:, detectors[j]], spans[detectors[j]], n_rows, out)
+            add_by_value(out, spans[detectors[j]], lines, width, indices[:, detectors[j]], n_rows)
         return n_tables
     if out.size > FAR and lines.n <= ONCE:
         return U(0)
@@ -110,31 +108,6 @@ def gather_4_tables(lines, width, indices, detectors, spans, out):
             w_at + U(load(indices, batch_at + w)) * width,
         )
         add_row_to_4(out, places, lines.data, lines.first + i * lines.stride, width)
-
-
-@jit
-def gather_sorted(lines, width, indices, row, n_rows, out):
-    """Row by row of the table that begins at `row`, eight gradients at a time; indices [B] are the table's."""
-    starts, order = sort_by_value(indices, np.uint32(0), n_rows)
-    k = U(0)
-    for r in range(n_rows):
-        end = U(starts[r + U(1)])
-        while k + U(8) <= end:
-            add_8_rows(out, row, lines.data, eight_lines(k, lines, order), None, width)
-            k += U(8)
-        while k < end:
-            add_row(out, row, lines.data, line_at(k, lines, order), width, None, None)
-            k += U(1)
-        row += width
-
-
-@jit_inline
-def line_at(k, lines, order):
-    """Where the k-th line in this order begins."""
-    return lines.first + load(order, k) * lines.stride
-
-
-eight_lines = in_eights(line_at)
 
 
 # ---- all tables ------------------------------------------------------------------------------------------------------
