@@ -168,11 +168,9 @@ class InPlace(Dense):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        formula = ctx.call.formula
-        gradients = formula.to_inputs(ctx, False, grad)
-        if is_wanted(ctx, formula.weight_at):
+        if is_wanted(ctx, ctx.call.formula.weight_at):
             at_end_of_pass(_Steps).add(ctx.call.step, grad.contiguous(), record_of(ctx))
-        return *gradients, None
+        return *ctx.call.formula.to_inputs(ctx, False, grad), None
 
 
 class _Steps:
