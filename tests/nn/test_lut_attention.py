@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lut.oracle import sequence_blend
 from lutetia import flow
+from lutetia._shared.ragged import turns_of
 from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import IndexCache, LayerDescription, SynapseMeta, decode, growth, lut_attention, use_backend
 from lutetia.nn import LUT, LUTAttention, clamp_after_step
@@ -261,7 +262,7 @@ def test_many_pairs_are_taken_in_turns(sums: str, monkeypatch: pytest.MonkeyPatc
     layer, x = make(sums=sums), torch.randn(3, 8, 6)
     monkeypatch.setattr(sys.modules[decode.__module__], "NUMBERS_AT_ONCE", 60)
     torch.testing.assert_close(decoded(layer, x, [2]), layer(x).detach())
-    assert list(sys.modules[decode.__module__]._turns(torch.tensor([2, 2, 9, 1, 1, 1]), 4)) == [
+    assert list(turns_of(torch.tensor([2, 2, 9, 1, 1, 1]), 4)) == [
         slice(0, 2),
         slice(2, 3),
         slice(3, 6),
