@@ -43,3 +43,9 @@ def constant_result(function: F) -> F:
     """Mark a function whose result torch.compile may treat as a constant, as `torch.compiler.assume_constant_result` does."""
     function.__dict__["_dynamo_marked_constant"] = True
     return function
+
+
+@constant_result
+def is_exporting() -> bool:
+    """Whether a program is being exported; in graphs that torch 2.11 compiles, its own function is always True."""
+    return torch.compiler.is_exporting()

@@ -14,6 +14,7 @@ from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.ops import op
 from lutetia._shared.prepared import mark_as
 from lutetia._shared.ragged import check_lengths
+from lutetia._uncompiled import is_exporting
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, output_dtype
@@ -205,10 +206,11 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
     """y of a training op, by the gradient policy."""
     weight, dense = tensors[formula.weight_at], learning.gradient == "dense"
     if dense or not weight.requires_grad or torch.compiler.is_compiling():
-        if not dense and weight.requires_grad and not torch.compiler.is_exporting():
+        if not dense and weight.requires_grad and not is_exporting():
             place = [isinstance(each, str) for each in rest].index(True)  # of the options, which follow the wires
             call = (learning.gradient, rest[place], rest[place - 3 : place], learning.external_lr)
-            weight.register_post_accumulate_grad_hook(learning.settle or partial(settle_call, *call))
+            hook = partial(settle_call, *call) if learning.settle is None else learning.settle
+            weight.register_post_accumulate_grad_hook(hook)
         if is_direct(*tensors[:2]):
             return DENSE[formula.op].apply(*tensors, Call(formula, rest))
         output = getattr(torch.ops.lutetia, formula.op)(*tensors, *rest)
