@@ -294,7 +294,7 @@ CIRCUIT_SECTIONS = [
         "circuits",
         [table("circuits", "set", "method", "size", column("accuracy", digits=4), column("LUT6", digits=4), "accuracies")],
         "Circuits of MNIST without a size are those above. Elsewhere a quarter of the rows is tested, "
-        "and `LUTClassifier` teaches ours, not theirs. Large: ours alone. [Picture](hardware.md#mnist-in-gates).",
+        "and `LUTClassifier` teaches ours, not theirs. Large: ours and trees. [Picture](hardware.md#mnist-in-gates).",
         setting="Means of three seeds and their range.",
     ),
     Section(
