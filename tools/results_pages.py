@@ -293,7 +293,7 @@ CIRCUIT_SECTIONS = [
         "Gates, boosted trees and torchlogix",
         "circuits",
         [table("circuits", "set", "method", "size", column("accuracy", digits=4), column("LUT6", digits=4), "accuracies")],
-        "Circuits of MNIST without a size are those above. Elsewhere a quarter of the rows is tested, "
+        "MNIST without a size: those above. Elsewhere a quarter of the rows is tested, "
         "and `LUTClassifier` teaches ours, not theirs. Large: ours and trees. [Picture](hardware.md#mnist-in-gates).",
         setting="Means of three seeds and their range.",
     ),

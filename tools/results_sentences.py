@@ -92,8 +92,8 @@ def enwik8_sentence(result: Result) -> str:
     (all_tables,), (ngrams,) = (tests_of(result, name) for name in ("table feed-forwards, n-gram tables", ALONE))
     late = [theirs - own for theirs, own in zip(wider, ours, strict=True)]
     return (
-        f"Bits per byte. N-gram tables lead by {min(leads):.2f} to {max(leads):.2f} where each byte is read once: a "
-        "feed-forward half as wide pays for them (runs shared the GPU; the time is of steps alone). "
+        f"Bits per byte. N-gram tables lead by {min(leads):.2f} to {max(leads):.2f} where each byte is read once "
+        "(runs shared the GPU; the time is of steps alone). "
         f"After eight minutes they lead by {twin - ours[0]:.3f} over the twin with dropout (one seed), and by "
         f"{' and '.join(f'{lead:.3f}' for lead in late)} (mean {mean(late):.3f}) over one widened to equal step time. "
         f"Tables in place of every feed-forward end {all_tables - twin:.3f} above that twin, n-gram tables alone "
