@@ -68,7 +68,7 @@ def product_of_row(row_start, grad, at, table, row, scale):
 
 # Where the weights of a row begin and end, and which output the weight s of it reaches.
 weights_of = by_none(lambda _, row, width: (row, row + width), lambda row_start, row, _: (row_start[row], row_start[row + U(1)]))
-output_of = by_none(lambda _, targets, s, first: s - first, lambda row_start, targets, s, first: U(targets[s]))
+output_of = by_none(lambda _, targets, s, first: s - first, lambda row_start, targets, s, first: U(load(targets, s)))
 gain_of = by_none(gain_of_runs, gain_one_by_one)  # (table.row_start, grad, at, table, row, other, scale)
 
 
@@ -110,11 +110,12 @@ def give_run(_, total, at, line, listed, row, factor, scale):
 def give_neuron(row_start, total, at, line, listed, row, factor, scale):
     """The same where connectivity is general, of all gradients [O]; `listed` are the outputs and rates of all weights."""
     (data, first, _), (targets, rates), bad = line, listed, False
-    for s in range(row_start[row], row_start[row + U(1)]):
-        value = load(data, first + U(targets[s]))
+    begin, end = row_start[row], row_start[row + U(1)]  # read once: what is written could lie there, as far as a compiler knows
+    for s in range(begin, end):
+        value = load(data, first + U(load(targets, s)))
         if rates.size > 0:
-            value = value * rates[s]
-        bad |= add_one(total, at + s - row_start[row], times(factor, value), scale)
+            value = value * load(rates, s)
+        bad |= add_one(total, at + s - begin, times(factor, value), scale)
     return bad
 
 
