@@ -132,14 +132,14 @@ class DecodeCall(NamedTuple):
 
 
 OPTIONS = DecodeCall._fields[4:]  # the keyword arguments of `check_call`
+NOT_GIVEN: dict[str, Any] = dict.fromkeys(OPTIONS)
 
 
 def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **options: Any) -> DecodeCall:
     """The arguments of `decode_attention` as a DecodeCall; shapes and names as there. Nothing is changed."""
-    unknown = options.keys() - set(OPTIONS)
-    if unknown:
-        raise TypeError(f"decode attention has no argument {min(unknown)!r}")
-    given: dict[str, Any] = dict.fromkeys(OPTIONS) | dict(zip(OPTIONS, new, strict=False)) | options
+    if not options.keys() <= NOT_GIVEN.keys():
+        raise TypeError(f"decode attention has no argument {min(options.keys() - NOT_GIVEN.keys())!r}")
+    given = NOT_GIVEN | dict(zip(OPTIONS, new, strict=False)) | options
     check_tensor("q", q, ["B", "H_q", "s_active", "d"], QUERIES)
     batch, n_q_heads, s_active, head_dim = q.shape
     if not 1 <= s_active <= MAX_ACTIVE:
@@ -176,7 +176,7 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
     call = DecodeCall(q, k_cache, v_cache, _narrow("seq_lens", seq_lens), **given)
     if call.rotary is not None and call.value_dim < head_dim:
         raise ArgumentError(f"rotary is given and values have {call.value_dim} elements, expected {head_dim}, as many as keys")
-    return call._replace(prefix=_prefix(call, given["prefix"]))
+    return call if call.prefix is None else call._replace(prefix=_prefix(call, given["prefix"]))
 
 
 def shares(k_cache: Tensor, v_cache: Tensor) -> bool:
@@ -259,8 +259,6 @@ def tree_bits(tree: Tensor, batch: int) -> Tensor:
 
 def _prefix(call: DecodeCall, length: Any) -> Prefix | None:
     """A prefix of this many positions, in row 0 of the cache."""
-    if length is None:
-        return None
     check_int("prefix", length, 0, call.capacity)
     for name, value in (("window", call.window), ("starts", call.starts)):
         if value is not None:
