@@ -137,7 +137,8 @@ def test_hiding_programs_does_not_excuse_a_missing_module(suite: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "missing"), [("missing tool: x", True), ("could not import 'hypothesis'", True), ("it rains", False)]
+    ("reason", "missing"),
+    [("missing tool: x", True), ("could not import 'hypothesis'", True), ("optional tool: x", False), ("it rains", False)],
 )
 def test_ci_forgives_other_reasons(reason: str, missing: bool) -> None:
     assert is_missing_tool(reason) == missing

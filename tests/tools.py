@@ -1,6 +1,6 @@
 """Ask for what a test needs beyond torch: it is skipped, by name, where the thing is missing.
 
-The reasons start with "missing tool:", which makes a run under CI fail: there, nothing may be missing.
+The reasons start with "missing tool:", which makes a run under CI fail: there, nothing may be missing but what is optional.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-MISSING = "missing tool:"
+MISSING, OPTIONAL = "missing tool:", "optional tool:"
 MODULE = "Python module"
 # What a bare machine lacks: all that Lutetia or its tests may call and that does not come from PyPI.
 TOOLS = (
@@ -26,13 +26,18 @@ TOOLS = (
 )
 
 
-def require_tool(name: str, *others: str) -> str:
+def require_tool(name: str, *others: str, why: str = MISSING) -> str:
     """The path of a program, under the first of its names that is there; skips the test, or the whole module, without one."""
     for each in (name, *others):
         path = shutil.which(each)
         if path is not None:
             return path
-    pytest.skip(f"{MISSING} {name}", allow_module_level=True)
+    pytest.skip(f"{why} {name}", allow_module_level=True)
+
+
+def optional_tool(name: str) -> str:
+    """The same for a program that CI does not install: a test that needs it is skipped where it is missing, on CI too."""
+    return require_tool(name, why=OPTIONAL)
 
 
 def require_module(name: str) -> ModuleType:
@@ -58,7 +63,7 @@ def is_missing_tool(reason: str) -> bool:
 
 def is_missing_program(reason: str) -> bool:
     """Whether that tool is a program, which `path_without_tools` may have hidden."""
-    return reason.startswith(MISSING) and not reason.startswith(f"{MISSING} {MODULE}")
+    return reason.startswith((MISSING, OPTIONAL)) and not reason.startswith(f"{MISSING} {MODULE}")
 
 
 def path_without_tools() -> str:

