@@ -59,6 +59,6 @@ class HostKernel:
         self.run, (self.threads, self.shared), self.name = getattr(library(source, constants), f"host_{name}"), launch, name
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
-        _values, pointers = nvrtc.packed(arguments)  # the first must live until the kernel has run
+        _values, pointers = nvrtc.packed([nvrtc.bits_of(each) for each in arguments])  # the first must live until it has run
         stuck = self.run((ctypes.c_uint * 3)(*grid), self.threads, self.shared, pointers)
         assert not stuck, f"{self.name}: the threads of a block wait for each other"

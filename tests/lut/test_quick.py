@@ -85,25 +85,6 @@ def served(layer: LUT, x: Tensor, anchors: Tensor | None = None) -> bool:
     return quick.quick_for(x, layer.weight, layer.anchors if anchors is None else anchors, mark) is not None
 
 
-def test_compiled_layers_of_the_same_sizes_are_served_each(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They share their connectivity; each sends its gradients by launches of its own."""
-    layers = torch.nn.Sequential(*(LUT(7, 7, 3, 2, seed=seed, device=device) for seed in range(3)))
-    x, grad = torch.randn(5, 7, device=device), torch.randn(5, 7, device=device)
-
-    def gradients(model: Any) -> list[Tensor]:
-        given = x.clone().requires_grad_()
-        return list(torch.autograd.grad(model(given), [given, *layers.parameters()], grad))
-
-    wanted = gradients(layers)
-    torch.compiler.reset()
-    compiled = torch.compile(layers, backend="aot_eager", fullgraph=True)
-    used: list[Any] = []
-    monkeypatch.setattr(ops, "quick_back", lambda *call: used.append(quick.quick_back(*call)) or used[-1])
-    for mine, want in zip(gradients(compiled), wanted, strict=True):
-        torch.testing.assert_close(mine, want)
-    assert [None if each is None else each.weight() for each in used] == [layer.weight for layer in reversed(layers)]
-
-
 def test_what_is_not_served(device: str) -> None:
     layer = layer_of("full", device)
     x = torch.randn(5, 7, device=device)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from triton import knobs
 
+from lutetia._shared.replay import current
+
 
 class Launch:
     """One kernel, one grid, one signature.
@@ -76,7 +78,10 @@ def _run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **keywords: Any) -
             _known.clear()
         launch = Launch(kernel, grid, _device(arguments), **options)
         known = _known[key] = Planned(launch, tuple(keywords[name] for name in names))
-    known.launch(*arguments, *known.constants)
+    if current.recorder is not None:
+        current.recorder.add_launch(known.launch, arguments, known.constants)
+    else:
+        known.launch(*arguments, *known.constants)
     return known
 
 

@@ -71,4 +71,7 @@ def free_memory(device: torch.device) -> int:
     if torch.cuda.is_current_stream_capturing():
         return torch.cuda.get_device_properties(device).total_memory // 4
     free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    stats = torch.cuda.memory_stats_as_nested_dict(device)  # 10 µs, where `memory_reserved` and `memory_allocated` take 70 each
+    if not stats:  # nothing was allocated
+        return free
+    return free + stats["reserved_bytes"]["all"]["current"] - stats["allocated_bytes"]["all"]["current"]

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lutetia._shared.replay import current
 from lutetia.errors import LutetiaError
 
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -155,21 +156,28 @@ class Kernel:
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
         """Launch on the current stream: tensors (None is a null pointer), 32-bit integers and 32-bit floats."""
-        _values, pointers = packed(arguments)  # the first must live until the driver has read it
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        bits = [bits_of(each) for each in arguments]
+        self.launch(grid, bits)
+        if current.recorder is not None:
+            current.recorder.add_kernel(self, grid, arguments, bits)
+
+    def launch(self, grid: tuple[int, int, int], bits: list[int]) -> None:
+        """The same for arguments as `bits_of` gives them."""
+        _values, pointers = packed(bits)  # the first must live until the driver has read it
+        stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
         sizes = (*grid, self.threads, 1, 1, self.shared)
-        _call("cuLaunchKernel", f"launching {self.name}", self.function, *sizes, stream, pointers, None)
+        _call("cuLaunchKernel", self.name, self.function, *sizes, stream, pointers, None)
 
 
-def packed(arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+def packed(bits: list[int]) -> tuple[Any, Any]:
     """The arguments of a kernel in eight bytes each, and their addresses, as the driver takes them."""
-    n = len(arguments)
-    values = (ctypes.c_uint64 * n)(*[_bits(each) for each in arguments])
+    n = len(bits)
+    values = (ctypes.c_uint64 * n)(*bits)
     first = ctypes.addressof(values)
     return values, (ctypes.c_void_p * n)(*range(first, first + 8 * n, 8))
 
 
-def _bits(value: Any) -> int:
+def bits_of(value: Any) -> int:
     """A tensor as its address, a number of 32 bits as it lies in memory."""
     if type(value) is int:
         return value & 0xFFFFFFFF

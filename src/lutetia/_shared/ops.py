@@ -5,13 +5,14 @@ They are defined with a Library and not with `torch.library.custom_op`: a call c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from lutetia._shared.direct import is_direct
+from lutetia._shared.replay import replayed
 from lutetia.errors import ArgumentError, describe
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
@@ -24,11 +25,17 @@ def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
     return IMPLEMENTATIONS[name] if is_direct(*tensors) else getattr(torch.ops.lutetia, name)
 
 
-def define(schema: str, fake: Callable[..., Any]) -> Callable[[Op], Op]:
-    """Make an op of a function; `fake` is what it gives where tensors have no data."""
-    name = schema.split("(")[0]
+def define(schema: str, fake: Callable[..., Any], constants: Container[str] | None = None) -> Callable[[Op], Op]:
+    """Make an op of a function; `fake` is what it gives where tensors have no data.
+
+    With the names of `constants` its calls on CUDA are replayed: tensors of these names decide what it does, by their values.
+    """
+    name, given = schema.split("(")[0], schema[schema.index("(") + 1 : schema.index(") ->")]
 
     def register(run: Op) -> Op:
+        if constants is not None:
+            names = [each.split("=")[0].split()[-1] for each in given.split(",")]
+            run = replayed(run, [place for place, each in enumerate(names) if each in constants])  # type: ignore[assignment]
         IMPLEMENTATIONS[name] = run
         LIBRARY.define(schema)
         for device in ("CPU", "CUDA"):

@@ -191,12 +191,12 @@ def run(
     direct = read is None and is_direct(x, weight)
     if read is not None:
         y = _weigh(rows, tables, how._replace(read=read.name), learning, read, table_dropout)
-    elif direct and not learned:
+    elif direct and not learned and x.is_cpu:
         connectivity = how.connectivity(wires, weight.shape)
         y, _ = detect_and_fill(rows, (weight, anchors), how, connectivity, thresholds, False)
     else:
         layer, rest = (rows, weight, anchors), (*wires, text_of(how), thresholds)
-        y = _learn(LUT, layer, rest, learning) if learned else torch.ops.lutetia.lut_eval(*layer, *rest)
+        y = _learn(LUT, layer, rest, learning) if learned else op("lut_eval", x, weight)(*layer, *rest)
     if direct and thresholds is None and not (learned and learning.gradient != "dense"):
         mark_as(wires[0] if header else learning.meta, x, (weight, anchors), how.connectivity(wires, weight.shape))
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])

@@ -13,18 +13,20 @@ gradient is wanted. What the formulas keep is in `saved`.
 from __future__ import annotations
 
 from collections.abc import Sequence as Numbers
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import lutetia
+from lutetia._shared import ops
 from lutetia._shared.memo import trusted
-from lutetia._shared.ops import define
+from lutetia._shared.replay import replayed
 from lutetia.errors import ArgumentError
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, how_of, sizes_of
-from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_back, quick_for
+from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import FLOAT, Coefficients, Connectivity, Detected, Full, Into, Read, Sequence, sum_dtype
@@ -35,6 +37,7 @@ STEP = "Tensor x, Tensor weight, Tensor anchors"
 LAYER = f"{STEP}, Tensor positions"
 DETECTED = "Tensor indices, Tensor min_delta, Tensor min_delta_index"
 TWO = "(Tensor, Tensor)"
+define = partial(ops.define, constants=("anchors", "start", "targets", "meta", "thresholds"))
 PE_DETECTED = "Tensor pe_indices, Tensor pe_min_delta, Tensor pe_min_delta_index"
 
 
@@ -152,9 +155,6 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     if pe_indices is not None:
         sequence = Sequence(Detected(solid(indices)), Detected(solid(pe_indices)), n_anchors, positional_dim)
         return gather_sequence(solid(grad), sequence, how, connectivity).to(dtype)
-    quick = quick_back(grad, connectivity) if a is None and how.sums == FLOAT and dtype == torch.float32 else None
-    if quick is not None:
-        return quick.launches.to_weight(grad, indices, tuple(size))
     coefficients = None if a is None else Coefficients(laid(a), None if b is None else laid(b), alternatives)
     return how.kernels(grad).gather_rows(solid(grad), connectivity, laid(indices), coefficients, how.sums, None).to(dtype)
 
@@ -174,12 +174,6 @@ def _lut_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Te
     """
     *found, anchors, n_inputs, dtype, to_weight = rest[:7]
     how, connectivity = told(rest[7:], weight.shape)
-    floats = how.sums == FLOAT and dtype == weight.dtype == torch.float32
-    quick = quick_back(grad, connectivity, (weight, anchors, n_inputs)) if floats else None
-    if quick is not None:
-        if to_weight:
-            return quick.launches.gradients(grad, weight, tuple(found), tuple(weight.shape))
-        return quick.launches.to_inputs(grad, weight, tuple(found)), grad.new_empty(0)
     detected, run = Detected(*map(laid, found)), how.kernels(grad).propagate
     dx = run(solid(grad), solid(weight), connectivity, detected, solid(trusted(anchors)), n_inputs, how.sums).to(dtype)
     if not to_weight:
@@ -321,7 +315,14 @@ def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bo
     return kernels.fill_sequence(solid(weight), connectivity, sequence, how.sums).to(output_dtype(x, weight)), sequence
 
 
-@define(f"lut_attention_eval({LAYER}, {HOW}) -> Tensor", _y_fake)
+def _evaluate(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
+    return _forward(x, (weight, anchors, positions), rest, False)[0]
+
+
+evaluate = replayed(_evaluate, (2, 4, 5, 6))
+
+
+@ops.define(f"lut_attention_eval({LAYER}, {HOW}) -> Tensor", _y_fake)
 def _lut_attention_eval(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
     """x [B, S, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2], positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
     how, y = how_of(rest[3]), None
@@ -329,7 +330,7 @@ def _lut_attention_eval(x: Tensor, weight: Tensor, anchors: Tensor, positions: T
     if plain and (quick := quick_for(x, weight, anchors, positions)) is not None:
         y = quick.launches.fill(x, weight, None)
     if y is None:
-        y = _forward(x, (weight, anchors, positions), rest, False)[0]
+        y = evaluate(x, weight, anchors, positions, *rest)
         if plain:
             prepare_attention(x, (weight, anchors), positions)
     return y

@@ -22,7 +22,7 @@ from lutetia._shared.ops import op
 from lutetia._shared.prepared import Prepared
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
-from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Record, record_of
+from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Record, record_of, rows_to_weight
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Full, Into
 
@@ -99,11 +99,12 @@ def _quick_gradients(ctx: Any, quick: Prepared, grad: Tensor) -> tuple[Tensor | 
             to_weight = torch._C._will_engine_execute_node(ctx.next_functions[1][0])
         except RuntimeError:  # as in `is_wanted`; it takes 10 µs, so that after one of these nobody asks again
             quick.by_grad = True
-    if not ctx.needs_input_grad[0]:
-        return None, launches.to_weight(grad, saved[0], quick.facts.size) if to_weight else None
-    if to_weight:
+    if ctx.needs_input_grad[0] and to_weight and launches.scatters:
         return launches.gradients(grad, saved[6], saved[:3], quick.facts.size)
-    return launches.to_inputs(grad, saved[6], saved[:3]), None
+    dx = launches.to_inputs(grad, saved[6], saved[:3]) if ctx.needs_input_grad[0] else None
+    if not to_weight:
+        return dx, None
+    return dx, launches.to_weight(grad, saved[0], quick.facts.size) if launches.scatters else rows_to_weight(ctx, grad)
 
 
 # ---- sparse ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ is given may be memory that belongs to its graph.
 
 from __future__ import annotations
 
-import weakref
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 import lutetia
 from lutetia import flow
-from lutetia._shared.direct import PLAIN, is_quiet
+from lutetia._shared.direct import PLAIN
 from lutetia._shared.memo import trusted
 from lutetia._shared.prepared import Prepared, keep, known, prepared_for
 from lutetia.lut.algorithm import choose
@@ -24,8 +23,6 @@ from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Sums
 
-_by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Prepared] = weakref.WeakValueDictionary()
-
 
 def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Prepared | None:
     """The prepared launches for this call, if there are any and nothing observes the call.
@@ -33,22 +30,6 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Prepared
     `mark` is the connectivity, or what stands for it: the meta of a full one, the first tensor of synapses.
     """
     return None if lutetia.debug or flow.recording() else prepared_for(x, weight, anchors, mark, choice.chosen)
-
-
-def quick_back(grad: Tensor, connectivity: Connectivity, layer: tuple[Tensor, Tensor, int] | None = None) -> Prepared | None:
-    """The prepared launches for a backward pass of grad [B, O] through any weight of this connectivity.
-
-    To the inputs they are those of one `layer`: its weight, its anchors and how many inputs it has. Layers of the same sizes have
-    the same connectivity.
-    """
-    if layer is None:
-        quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
-    else:
-        quick = known.get((id(layer[0]), torch.Size((grad.shape[0], layer[2]))))
-        quick = quick if quick is not None and quick.trains and quick.anchors is layer[1] else None
-    if quick is None or quick.launches.connectivity is not connectivity or type(grad) not in PLAIN or not quick.takes(grad):
-        return None
-    return quick if is_quiet() and not flow.recording() and choice.chosen in ("", quick.backend) else None
 
 
 def backend_of(x: Tensor) -> str:
@@ -74,8 +55,6 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
         return
     quick = Prepared(small.Launches(x, weight, trusted(anchors), connectivity), layer, None, backend)
     keep(quick, x, weight, small.trains)
-    if quick.trains:
-        _by_connectivity[id(connectivity), x.shape[0]] = quick
 
 
 def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor) -> None:

@@ -1,0 +1,211 @@
+"""Recorded calls: what is replayed gives what the function gives, and what cannot be replayed is not."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from lutetia import flow
+from lutetia._shared import replay
+from lutetia._shared.replay import replayed
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor | None
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "on_cpu", True)
+
+
+class Counted:
+    """A function that counts how often it runs, as one that is replayed."""
+
+    def __init__(self, run: Callable[..., Any], constants: tuple[int, ...] = ()) -> None:
+        self.runs, self.run = 0, run
+        self.call = replayed(self._count, constants)
+
+    def _count(self, *arguments: Any) -> Any:
+        self.runs += 1
+        return self.run(*arguments)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.call(*arguments)
+
+
+def many_steps(x: Tensor, y: Tensor, factor: float, size: list[int], other: Tensor | None) -> tuple[Any, ...]:
+    total = x.new_zeros(size)
+    total[1:] += (x.t() @ y)[1:]
+    left, right = total.split(1)
+    scratch = torch.empty_like(total).copy_(total).mul_(factor)
+    joined = torch.cat([left, right, scratch])
+    return Pair(joined.contiguous(), other), scratch.sum(0), 3, (total[:], None)
+
+
+def test_the_same_results_from_the_fourth_call_on() -> None:
+    function = Counted(many_steps)
+    results = []
+    for number in range(7):
+        x, y = torch.randn(3, 2), torch.randn(3, 5)
+        got, want = function(x, y, 0.5, [2, 5], None), many_steps(x, y, 0.5, [2, 5], None)
+        results.append(got)
+        assert function.runs == min(number + 1, 3)
+        assert isinstance(got[0], Pair)
+        assert got[0].second is None
+        assert got[2] == 3
+        assert got[3][1] is None
+        for mine, wanted in ((got[0].first, want[0].first), (got[1], want[1]), (got[3][0], want[3][0])):
+            assert torch.equal(mine, wanted)
+            assert mine.stride() == wanted.stride()
+    assert len({result[1].data_ptr() for result in results}) == 7  # each has memory of its own
+
+
+def test_calls_of_another_kind_are_recorded_apart() -> None:
+    function = Counted(lambda x, factor: x * factor + x.new_zeros(x.shape))
+    x = torch.randn(4, 6)
+    kinds = [(x, 2), (x, 3), (x[:3], 2), (x.t().contiguous().t(), 2), (x.double(), 2), (torch.randn(25)[1:].view(4, 6), 2)]
+    for number, (given, factor) in enumerate(kinds):
+        for _ in range(5):
+            assert torch.equal(function(given, factor), given * factor)
+        assert function.runs == 3 * (number + 1)
+
+
+def test_constants_are_the_same_tensors_unchanged() -> None:
+    def run(x: Tensor, scale: Tensor) -> Tensor:
+        return x * float(scale_of[id(scale), scale._version])
+
+    constant = torch.tensor(2.0)
+    scale_of = {(id(constant), constant._version): 2.0}
+    function, x = Counted(run, (1,)), torch.randn(3)
+    for _ in range(5):
+        assert torch.equal(function(x, constant), 2 * x)
+    constant.mul_(2)
+    scale_of[id(constant), constant._version] = 4.0
+    for _ in range(5):
+        assert torch.equal(function(x, constant), 4 * x)
+    assert function.runs == 6
+    other = torch.tensor(8.0)
+    scale_of[id(other), other._version] = 8.0
+    assert torch.equal(function(x, other), 8 * x)
+    assert len(function.call.kinds) == 3
+    del constant, other
+    gc.collect()
+    assert not function.call.kinds  # nothing is kept of tensors that are gone
+
+
+def hidden_memory(x: Tensor) -> Tensor:
+    out = torch._C._dynamo.guards._empty_strided_cpu((3,), (1,), torch.float32)
+    return out.copy_(x)
+
+
+def alternating(x: Tensor, calls: list[int] = []) -> Tensor:  # noqa: B006
+    calls.append(0)
+    return x * len(calls)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: x * x.sum().item(),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        hidden_memory,
+        alternating,
+        lambda x: x * torch.tensor([1.0, 2.0, 3.0]),  # a new tensor each time
+        lambda x: torch.ops.lutetia_test_replay.twice(x),
+    ],
+    ids=["a number", "a mask", "places", "hidden memory", "a counter", "a fresh constant", "an op of others"],
+)
+def test_what_is_not_replayed(run: Callable[..., Tensor]) -> None:
+    library = torch.library.Library("lutetia_test_replay", "FRAGMENT")
+    if not hasattr(torch.ops.lutetia_test_replay, "twice"):
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: 2 * x, "CPU")
+    function = Counted(run)
+    for number in range(6):
+        x = torch.randn(3)
+        got = function(x)
+        if run is not alternating:
+            assert torch.equal(got, run(x))
+        assert function.runs == number + 1
+    assert all(kind.refused for kind in function.call.kinds.values())
+
+
+def test_a_kept_constant_is_replayed() -> None:
+    kept = torch.tensor([1.0, 2.0, 3.0])
+    function = Counted(lambda x: x * kept)
+    for _ in range(5):
+        x = torch.randn(3)
+        assert torch.equal(function(x), x * kept)
+    assert function.runs == 3
+
+
+def test_whoever_watches_sees_the_function_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, x = Counted(lambda x: x + 1), torch.randn(3)
+    for _ in range(4):
+        function(x)
+    assert function.runs == 3
+    with flow.record():
+        function(x)
+    assert function.runs == 4
+    with torch.profiler.profile():
+        function(x)
+    assert function.runs == 5
+    monkeypatch.setattr("lutetia.debug", True)
+    function(x)
+    assert function.runs == 6
+    monkeypatch.setattr("lutetia.debug", False)
+    function(torch.nn.Parameter(x))  # of the same kind
+    assert function.runs == 6
+    with torch.inference_mode():
+        assert function(torch.randn(3)).is_inference()
+    assert function.runs == 6
+
+
+def test_too_little_memory_for_the_recorded_steps() -> None:
+    function, x = Counted(lambda x: x + 1), torch.randn(3)
+    for _ in range(4):
+        function(x)
+    (kind,) = function.call.kinds.values()
+
+    def fails(*arguments: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    kind.steps = fails
+    assert torch.equal(function(x), x + 1)
+    assert function.runs == 4
+    assert not function.call.kinds
+
+
+def test_an_error_is_passed_on_and_nothing_is_kept() -> None:
+    broken = [False]
+
+    def run(x: Tensor) -> Tensor:
+        if broken[0]:
+            raise ValueError("no")
+        return x + 1
+
+    function, x = Counted(run), torch.randn(3)
+    function(x)
+    broken[0] = True
+    with pytest.raises(ValueError, match="no"):
+        function(x)
+    assert replay.current.recorder is None
+    broken[0] = False
+    for _ in range(4):
+        assert torch.equal(function(x), x + 1)
+
+
+def test_only_so_many_kinds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "MOST", 3)
+    function = Counted(lambda x: x + 1)
+    for size in range(1, 9):
+        function(torch.zeros(size))
+        assert len(function.call.kinds) <= 3
