@@ -146,10 +146,10 @@ def _check(result: int, what: str) -> None:
 class Kernel:
     """One function of a compiled source on one device."""
 
-    __slots__ = ("function", "name", "shared", "threads")
+    __slots__ = ("function", "shared", "threads", "what")
 
     def __init__(self, module: ctypes.c_void_p, name: str, threads: int, shared: int) -> None:
-        self.function, self.name, self.threads, self.shared = ctypes.c_void_p(), name, threads, shared
+        self.function, self.what, self.threads, self.shared = ctypes.c_void_p(), f"launching {name}", threads, shared
         _call("cuModuleGetFunction", f"finding the kernel {name}", ctypes.byref(self.function), module, name.encode())
         if shared > 48 * 1024:
             _call("cuFuncSetAttribute", f"giving {name} {shared} bytes of shared memory", self.function, MAX_SHARED, shared)
@@ -166,7 +166,7 @@ class Kernel:
         _values, pointers = packed(bits)  # the first must live until the driver has read it
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
         sizes = (*grid, self.threads, 1, 1, self.shared)
-        _call("cuLaunchKernel", self.name, self.function, *sizes, stream, pointers, None)
+        _call("cuLaunchKernel", self.what, self.function, *sizes, stream, pointers, None)
 
 
 def packed(bits: list[int]) -> tuple[Any, Any]:

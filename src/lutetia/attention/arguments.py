@@ -173,7 +173,7 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
         "rotary": _rotary(given["rotary"], q),
         "tree": _tree(given, q),
     }
-    call = DecodeCall(q, k_cache, v_cache, _narrow("seq_lens", seq_lens), **given)
+    call = DecodeCall(q, k_cache, v_cache, narrow("seq_lens", seq_lens), **given)
     if call.rotary is not None and call.value_dim < head_dim:
         raise ArgumentError(f"rotary is given and values have {call.value_dim} elements, expected {head_dim}, as many as keys")
     return call if call.prefix is None else call._replace(prefix=_prefix(call, given["prefix"]))
@@ -216,7 +216,7 @@ def _starts(starts: Any, q: Tensor) -> Tensor | None:
     if starts is None:
         return None
     check_tensor("starts", starts, [q.shape[0]], INTEGERS, q.device)
-    return _narrow("starts", starts)
+    return narrow("starts", starts)
 
 
 def _rotary(rotary: Any, q: Tensor) -> Tensor | None:
@@ -307,7 +307,7 @@ def _may_read(tensor: Tensor) -> bool:
     return not tensor.is_cuda or (lutetia.debug and not torch.cuda.is_current_stream_capturing())
 
 
-def _narrow(name: str, positions: Tensor) -> Tensor:
+def narrow(name: str, positions: Tensor) -> Tensor:
     """Positions [B] as int32; one that does not fit would come out as another position."""
     if positions.dtype == torch.int32:
         return positions

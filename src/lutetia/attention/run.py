@@ -13,6 +13,7 @@ from torch import Tensor
 
 import lutetia
 from lutetia import flow
+from lutetia._shared.direct import PLAIN
 from lutetia.attention import reference
 from lutetia.attention.arguments import (
     DecodeCall,
@@ -23,6 +24,7 @@ from lutetia.attention.arguments import (
     check_how,
     check_values,
     factor_of,
+    narrow,
     tree_bits,
 )
 from lutetia.attention.cascade import cascade
@@ -38,25 +40,25 @@ def run(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`decode_attention`, without a gradient. `arguments` are all of its arguments: first those of `DecodeCall`, in its order,
     then those from `cores` on.
 
-    On CUDA a call like an earlier one is launched the same way, without being checked again.
+    A call like an earlier one, on CUDA or on the CPU's compiled loops, runs the same way. Only values are checked again.
     """
-    key = None
-    if getattr(arguments[0], "is_cuda", False) and not (lutetia.debug or flow.recording()):
-        key = signature(arguments)
+    q, key, known = arguments[0], None, None
+    if ((type(q) in PLAIN and q.is_cpu) or getattr(q, "is_cuda", False)) and not (lutetia.debug or flow.recording()):
         try:
+            key = signature(arguments)
             known = _plans.get(key)
-        except TypeError:  # something that cannot be a key is no option either: the checks will say so
-            key = known = None
-        if known is not None:
-            return known.start(arguments[:OF_CALL], arguments[OF_HOW:])
-    if not torch.is_grad_enabled():  # as in a loop that writes: to say so again takes as long as the checks
-        return _run(arguments, key)
+        except (TypeError, RuntimeError):  # of what cannot be a key, or has no strides: the checks will refuse it by name
+            key = None
+    if not torch.is_grad_enabled() or (known is not None and q.is_cuda):  # to say so again takes as long as the checks
+        return _run(arguments, key, known)
     with torch.no_grad():
-        return _run(arguments, key)
+        return _run(arguments, key, known)
 
 
-def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
-    """Check a call and run it; what was worked out is kept under `key`, if there is one."""
+def _run(arguments: tuple[Any, ...], key: Any, known: KnownCall | None) -> tuple[Tensor, Tensor]:
+    """Check a call and run it, unless it is known; what was worked out is kept under `key`, if there is one."""
+    if known is not None:
+        return known.start(arguments[:OF_CALL], arguments[OF_HOW:])
     how = RunOptions(*arguments[OF_CALL:OF_HOW])
     check_how(how)
     call = check_call(*arguments[:OF_CALL], *arguments[OF_HOW:])
@@ -68,10 +70,10 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
     executor = executor_of(call, how.cores, how.backend)
     if executor == "cores":
         return _on_cores(call, how)
-    if key is not None and executor == "triton":
+    if key is not None and (executor == "cpu" or (executor == "triton" and call.q.is_cuda)):
         if len(_plans) >= MOST_PLANS:
             _plans.clear()
-        _plans[key] = KnownCall.of(call, arguments, how)
+        _plans[key] = KnownCall.of(call, arguments, how, executor)
         return _plans[key].start(arguments[:OF_CALL], arguments[OF_HOW:])
     if not flow.recording():
         return _execute(executor, call, how)
@@ -101,10 +103,21 @@ def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return (shared, *known)
 
 
+class OnLoops(NamedTuple):
+    """How the CPU's compiled loops run a call whose shapes were checked."""
+
+    how: RunOptions
+
+    def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
+        """Check the values, and run it."""
+        check_values(call)
+        return _execute("cpu", call, self.how)
+
+
 class KnownCall(NamedTuple):
     """What was worked out for calls of one signature."""
 
-    plan: Any  # triton.LaunchPlan
+    plan: Any  # triton.LaunchPlan, or OnLoops
     scale: float
     window: int | None
     factors: tuple[Tensor | None, Tensor | None]  # k_scale and v_scale where they are numbers
@@ -112,10 +125,12 @@ class KnownCall(NamedTuple):
     shared: bool = False  # values are part of the keys
 
     @staticmethod
-    def of(call: DecodeCall, arguments: tuple[Any, ...], how: RunOptions) -> KnownCall:
+    def of(call: DecodeCall, arguments: tuple[Any, ...], how: RunOptions, executor: str) -> KnownCall:
         """From a call that was checked."""
-        triton = import_module("lutetia.attention.triton")
-        plan = triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
+        plan: Any = OnLoops(how)
+        if executor == "triton":
+            triton = import_module("lutetia.attention.triton")
+            plan = triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
         pairs = zip(arguments[FACTORS], (call.k_scale, call.v_scale), strict=True)
         factors = [None if isinstance(one, Tensor) else kept for one, kept in pairs]
         return KnownCall(plan, call.scale, call.window, tuple(factors), call.softcap, call.shared)  # type: ignore[arg-type]
@@ -125,9 +140,9 @@ class KnownCall(NamedTuple):
         q, k_cache, v_cache, seq_lens, k_new, v_new, _, _, sink, page_table, *factors = given
         starts, _, prefix, alibi, rotary, tree = (*more, *(None,) * 6)[:6]
         if seq_lens.dtype != torch.int32:
-            seq_lens = seq_lens.to(torch.int32)
+            seq_lens = narrow("seq_lens", seq_lens)
         if starts is not None and starts.dtype != torch.int32:
-            starts = starts.to(torch.int32)
+            starts = narrow("starts", starts)
         k_scale, v_scale = self.factors
         if factors[0] is not None and isinstance(factors[0], Tensor):
             k_scale = factor_of(factors[0], k_cache.shape[1 if page_table is None else 2])

@@ -77,7 +77,8 @@ def fit(
             if epoch == 1 and index == 0:
                 _check_classes(y, scores.shape[1:])
             loss = _loss(scores, y[chosen], weight[chosen])
-            loss.backward()
+            with torch.autograd.set_multithreading_enabled(False):  # as in `loop`
+                loss.backward()
             for one in optimizers.by_name.values():
                 one.step()
             optimizers.zero_grad()

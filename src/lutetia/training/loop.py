@@ -225,7 +225,8 @@ class Trainer:
 
     def _work(self, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
         """What one step computes."""
-        with rounded_tables(self.model, self.config.train.table_bits):
+        # On this thread: to hand a backward pass to torch's thread of the device can take as long as to launch it.
+        with rounded_tables(self.model, self.config.train.table_bits), torch.autograd.set_multithreading_enabled(False):
             self._backward(parts)
         self._apply()
 
