@@ -37,7 +37,11 @@ GRAPH, EAGER = 2.5, 2.0  # claimed: in eval and in training; eager calls of smal
 LARGE = 128  # tables of a layer that is not small
 STACKS = (1, 4, 8)  # small modules, one after the other
 FLOOR_MODES, CALLS = ("eager", "compiled", "reduce-overhead"), 20
-COMPILING = tuple(f"{step}, {mode}" for step in original.STEPS for mode in FLOOR_MODES)
+ALONE = ("eager", "compiled")  # also timed with the backward pass on the calling thread
+COMPILING = (
+    *(f"{step}, {mode}" for step in original.STEPS for mode in FLOOR_MODES),
+    *(f"train, {mode}, one thread" for mode in ALONE),
+)
 LIBRARY = torch.library.Library("lutetia_bench", "FRAGMENT")
 KERNELS = ("eval forward", "train forward", "x gradient", "weight gradient")
 
@@ -107,10 +111,22 @@ def compiled_modules(batch: int, stacks: tuple[int, ...]) -> list[Row]:
                 return partial(compiled_as(mode, module), x)
 
             steps = step_runs(forward_in, [x, *module.parameters()], grad, CALLS, FLOOR_MODES)
+            steps |= {f"train, {mode}, one thread": on_one_thread(steps[f"train, {mode}"]) for mode in ALONE}
             runs |= {(f"{number} × {name}", step): run for step, run in steps.items()}
         times = in_turns(runs, CALLS, ROUNDS)
     names = dict.fromkeys(name for name, _ in runs)
     return [{"module": name, **{step: time for (of, step), time in times.items() if of == name}} for name in names]
+
+
+def on_one_thread(run: Callable[[], Any]) -> Callable[[], Any]:
+    """What runs, with its backward passes on the thread that calls it."""
+
+    def call() -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return run()
+
+    call()
+    return call
 
 
 class NoOp(torch.nn.Module):

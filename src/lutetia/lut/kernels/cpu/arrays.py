@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
-class Layer(NamedTuple):
+class LayerArrays(NamedTuple):
     """The tables of a layer, and blocks of detectors whose rows reach the same outputs. All of general connectivity is one block.
 
     A row is where it begins in the weights or, where connectivity is general, the number of a lookup neuron.
@@ -24,7 +24,7 @@ class Layer(NamedTuple):
     row_start: Any = None  # of general connectivity, [N_t · R + 1]: where the weights of each neuron, and their targets, begin
 
 
-class Table(NamedTuple):
+class TableArrays(NamedTuple):
     """The tables of a block, or the table of one detector."""
 
     weight: Any  # of the layer
@@ -36,7 +36,7 @@ class Table(NamedTuple):
     n_detectors: Any = None  # of the layer
 
 
-class Rows(NamedTuple):
+class RowArrays(NamedTuple):
     """A row of every table for every batch row, and what it is multiplied with: None, or [B, N_t]."""
 
     indices: Any  # [B, N_t]
@@ -46,8 +46,8 @@ class Rows(NamedTuple):
 class Reads(NamedTuple):
     """The rows that are read: once or, where `second` is not None, twice."""
 
-    first: Rows
-    second: Rows | None = None
+    first: RowArrays
+    second: RowArrays | None = None
 
 
 class Gradients(NamedTuple):

@@ -19,7 +19,7 @@ from lutetia._shared.threads import OUT_OF_MEMORY
 from lutetia.errors import require
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.connectivity.parts import layout_for
-from lutetia.lut.kernels.cpu.arrays import Layer, Places
+from lutetia.lut.kernels.cpu.arrays import LayerArrays, Places
 from lutetia.lut.sums import FLOAT, Sums, raise_overflow
 
 
@@ -44,14 +44,14 @@ def raise_if(flags: int, sums: Sums = FLOAT) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class LayerPlan:
     """The sizes of a layer and the arrays that describe its connectivity."""
 
     n_detectors: int
     n_rows: int
     n_outputs: int
     table_at: np.ndarray  # uint64 [N_t + 1]: where the weights of each detector begin
-    layer: Layer
+    layer: LayerArrays
     rates: float | np.ndarray = 1.0  # lr_scale of every synapse listed, float64, or one for all
 
     @cached_property
@@ -86,29 +86,31 @@ class Plan:
         return Places(starts, starts[:: self.n_rows].copy(), np.uint64(self.n_rows))
 
 
-def plan_of(connectivity: Connectivity) -> Plan:
+def plan_of(connectivity: Connectivity) -> LayerPlan:
     """The plan of a layer with this connectivity, worked out once and kept in it."""
     return layout_for(connectivity, _plan)
 
 
-def _plan(c: Connectivity) -> Plan:
+def _plan(c: Connectivity) -> LayerPlan:
     sizes, n, every = (c.n_detectors, c.n_rows, c.n_outputs), c.n_detectors, np.arange(c.n_detectors, dtype=np.uint64)
     one_block, zeros = np.array([0, n] if n else [0], np.uint64), np.zeros(n, np.uint64)
     if isinstance(c, Full):
         table_at = np.arange(n + 1, dtype=np.uint64) * np.uint64(c.n_rows * c.n_outputs)
         width, column = np.full(n, c.n_outputs, np.uint64), np.full(n, 0 if c.n_outputs else -1, np.int64)
-        layer = Layer(one_block, every, table_at[:-1], width, column, zeros, np.arange(c.n_outputs, dtype=np.uint32))
-        return Plan(*sizes, table_at, layer, rates=float(c.meta.lr_scale))
+        layer = LayerArrays(one_block, every, table_at[:-1], width, column, zeros, np.arange(c.n_outputs, dtype=np.uint32))
+        return LayerPlan(*sizes, table_at, layer, rates=float(c.meta.lr_scale))
     rates = c.rates if isinstance(c.rates, float) else array_of(c.rates)
     start, targets = array_of(c.owner_start).view(np.uint64), array_of(c.owner_targets)
     if c.layout == "general":
         first, ones = every * np.uint64(c.n_rows), np.ones(n, np.uint64)
-        layer = Layer(one_block, every, first, ones, zeros.view(np.int64), zeros, targets, start)
-        return Plan(*sizes, start[:: c.n_rows].copy(), layer, rates=rates)
+        layer = LayerArrays(one_block, every, first, ones, zeros.view(np.int64), zeros, targets, start)
+        return LayerPlan(*sizes, start[:: c.n_rows].copy(), layer, rates=rates)
     block_start, detectors = (array_of(tensor.long()).view(np.uint64) for tensor in (c.blocks.start, c.blocks.detectors))
     table_at, width, column = start * np.uint64(c.n_rows), np.diff(start), np.full(n, -1, np.int64)
     for t in range(n):
         outputs = targets[start[t] : start[t + 1]]
         if len(outputs) and (np.diff(outputs) == 1).all():
             column[t] = outputs[0]
-    return Plan(*sizes, table_at, Layer(block_start, detectors, table_at[:-1], width, column, start[:-1], targets), rates=rates)
+    return LayerPlan(
+        *sizes, table_at, LayerArrays(block_start, detectors, table_at[:-1], width, column, start[:-1], targets), rates=rates
+    )

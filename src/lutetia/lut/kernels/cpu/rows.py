@@ -19,7 +19,7 @@ from lutetia._shared.threads import over
 from lutetia.errors import MAX_INT32, ArgumentError, check_tensor, fail
 from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.detect import anchor_array, detect
-from lutetia.lut.kernels.cpu.plan import Plan, loop, plan_of, raise_if, scale_of
+from lutetia.lut.kernels.cpu.plan import LayerPlan, loop, plan_of, raise_if, scale_of
 from lutetia.lut.kernels.protocol import Coefficients, Comparisons, Connectivity, Detected, Into, Sums, sum_dtype
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.rows import factors, rows_read
@@ -155,7 +155,7 @@ def gather_compact(
     return torch.from_numpy(neurons), _sums_at(places, grad, rows, plan, sums)
 
 
-def _sums_at(places: Places, grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums) -> Tensor:
+def _sums_at(places: Places, grad: Tensor, rows: RowsRead, plan: LayerPlan, sums: Sums) -> Tensor:
     """The gradients of the weights that have a place, flat."""
     addend = grad.to(sum_dtype(grad, *factors(rows[1])))
     out = uncleared(int(places.spans[-1]), addend.dtype)
@@ -163,7 +163,7 @@ def _sums_at(places: Places, grad: Tensor, rows: RowsRead, plan: Plan, sums: Sum
     return out
 
 
-def _add(grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums, sink: tuple[Any, ...], rates: float | np.ndarray) -> None:
+def _add(grad: Tensor, rows: RowsRead, plan: LayerPlan, sums: Sums, sink: tuple[Any, ...], rates: float | np.ndarray) -> None:
     """sink, as in `arrays.Sink`, += rates, one or one for every synapse listed, times grad [B, O] at the rows read."""
     (indices, coefficients), (out, places, fresh), n = rows, sink, rows[0].shape[0]
     reads = reads_of(indices, coefficients, plan, grad)
@@ -179,7 +179,7 @@ def _add(grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums, sink: tuple[Any, 
 # ---- arguments and results -------------------------------------------------------------------------------------------
 
 
-def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: Plan, addend: Tensor) -> tuple[Any, ...]:
+def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: LayerPlan, addend: Tensor) -> tuple[Any, ...]:
     """The rows that indices [B, N_t] and coefficients name, checked, as in `arrays.Reads`; `addend` is what is multiplied."""
     reads: list[Any] = []
     dtype = sum_dtype(addend, *factors(coefficients))
@@ -191,7 +191,7 @@ def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: Plan, add
     return tuple(reads) if len(reads) == 2 else (reads[0], None)
 
 
-def check_anchors_fit(anchors: Tensor, plan: Plan) -> None:
+def check_anchors_fit(anchors: Tensor, plan: LayerPlan) -> None:
     """Check that anchors [N_t, N_c, 2] are those of the tables."""
     if anchors.shape[0] != plan.n_detectors or 1 << anchors.shape[1] != plan.n_rows:
         fail("anchors", anchors, f"anchors of {plan.n_detectors} detectors with {plan.n_rows} rows each")
@@ -206,7 +206,7 @@ def index_array(name: str, indices: Tensor, n_detectors: int, end: int, batch: i
     return array
 
 
-def weight_array(weight: Tensor, plan: Plan) -> np.ndarray:
+def weight_array(weight: Tensor, plan: LayerPlan) -> np.ndarray:
     """A weight of the layer of a plan, flat."""
     if weight.numel() != plan.n_weights:
         fail("weight", weight, f"{plan.n_weights} weights")

@@ -17,7 +17,7 @@ from lutetia._shared.threads import over
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
 from lutetia.lut.kernels.cpu.detect import anchor_array
-from lutetia.lut.kernels.cpu.plan import Plan, loop, plan_of, raise_if, scale_of
+from lutetia.lut.kernels.cpu.plan import LayerPlan, loop, plan_of, raise_if, scale_of
 from lutetia.lut.kernels.cpu.rows import index_array, weight_array
 from lutetia.lut.kernels.protocol import Connectivity, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
@@ -32,7 +32,7 @@ TILE = 64  # places that gather_cells counts at once: with 16 it takes 1.1 times
 # ---- tensors as arrays -----------------------------------------------------------------------------------------------
 
 
-def keys_of(sequence: Sequence, plan: Plan) -> Keys:
+def keys_of(sequence: Sequence, plan: LayerPlan) -> Keys:
     """The indices, checked, as the loops want them."""
     n_anchors, n_pe, indices, pe_indices = sequence.n_anchors, sequence.positional_dim, sequence.x[0], sequence.positions[0]
     if n_anchors < 1 or plan.n_rows != 1 << (2 * n_anchors + n_pe):
@@ -45,7 +45,7 @@ def keys_of(sequence: Sequence, plan: Plan) -> Keys:
     return Keys(keys, np.ascontiguousarray(signs[::-1].T), np.uint32(n_anchors), np.uint32(n_pe))
 
 
-def grad_array(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> np.ndarray:
+def grad_array(grad: Tensor, weight: Tensor, sequence: Sequence, plan: LayerPlan) -> np.ndarray:
     """grad [B, S, O] as [B · S, O], in the dtype of sums with weight."""
     check_tensor("grad", grad, [*sequence.x.indices.shape[:2], plan.n_outputs])
     return array_of(grad.to(sum_dtype(grad, weight))).reshape(grad.shape[0] * grad.shape[1], plan.n_outputs)
@@ -211,7 +211,7 @@ def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence
     return weight
 
 
-def scaled_by(g: np.ndarray, plan: Plan, rate: float) -> tuple[np.ndarray, np.ndarray]:
+def scaled_by(g: np.ndarray, plan: LayerPlan, rate: float) -> tuple[np.ndarray, np.ndarray]:
     """g times rate and lr_scale where that is one number; else also what multiplies each synapse."""
     if isinstance(plan.rates, float):
         factor = rate * plan.rates

@@ -20,7 +20,7 @@ triton = require("triton", "the triton backend of lutetia.lut")
 from lutetia._shared.launches import planned  # noqa: E402  (needs triton)
 from lutetia._shared.triton_fixed import convert_kernel  # noqa: E402
 from lutetia.lut.kernels.triton.source import basics  # noqa: E402
-from lutetia.lut.kernels.triton.source.basics import Case, Sizes, Tables, Target  # noqa: E402
+from lutetia.lut.kernels.triton.source.basics import Case, Sizes, TableArguments, Target  # noqa: E402
 
 KIND = {"fc": basics.FC.value, "shared": basics.SHARED.value, "general": basics.GENERAL.value}
 ACC = {torch.float32: triton.language.float32, torch.float64: triton.language.float64}
@@ -31,8 +31,8 @@ def case_of(layout: Layout, sums: Sums, dtype: torch.dtype, **more: Any) -> Case
     return Case(layout.n_rows, KIND[layout.kind], layout.width, layout.wide, scale_of(sums), ACC[dtype], **more)
 
 
-def tables_of(layout: Layout, weight: Tensor | None, lr: Tensor | None = None) -> Tables:
-    return Tables(weight, layout.start, layout.targets, layout.block_start, layout.block_detectors, lr)
+def tables_of(layout: Layout, weight: Tensor | None, lr: Tensor | None = None) -> TableArguments:
+    return TableArguments(weight, layout.start, layout.targets, layout.block_start, layout.block_detectors, lr)
 
 
 def sizes_of(layout: Layout, n_inputs: int | None = None) -> Sizes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from lutetia._shared.fixed import sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, element, first_given, jit, jit_inline, kernel, load, prefetch
 from lutetia._shared.vectors import Lines, add_by_value, add_row_to_4, same_runs
-from lutetia.lut.kernels.cpu.arrays import Gradients, Layer, Places, Reads, Rows, Sink
+from lutetia.lut.kernels.cpu.arrays import Gradients, LayerArrays, Places, Reads, RowArrays, Sink
 from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, scale_before
 from lutetia.lut.kernels.cpu.loops.rows import FAR, ONCE
 
 WIDE = 128  # gradients per row from which on sorting the batch pays
 
-rows_from = by_none(lambda rows: None, lambda rows: Rows(*rows))
+rows_from = by_none(lambda rows: None, lambda rows: RowArrays(*rows))
 
 
 # ---- one table at a time --------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def gather(gradients, layer, reads, sink, scale, begin, end):
 
     A fresh sink is cleared, each table just before it is added to, while it is at hand.
     """
-    layer, reads, bad = Layer(*layer), Reads(rows_from(reads[0]), rows_from(reads[1])), False
+    layer, reads, bad = LayerArrays(*layer), Reads(rows_from(reads[0]), rows_from(reads[1])), False
     sink, gradients = Sink(sink[0], Places(*sink[1]), sink[2]), Gradients(*gradients)
     for block in range(layer.start.size - 1):
         first, last = max(layer.start[block], U(begin)), min(layer.start[block + 1], U(end))

@@ -12,7 +12,7 @@ import numpy as np
 from lutetia._shared.fixed import sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, entry, jit, jit_inline, load
 from lutetia._shared.vectors import Lines, add_8_rows, couples_of, fetch_row, in_eights, sort_by_value, take
-from lutetia.lut.kernels.cpu.arrays import Pairs, Table
+from lutetia.lut.kernels.cpu.arrays import Pairs, TableArrays
 from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, read_row
 
 FAR = U(1 << 18)  # weights of a table that a core's own cache does not hold: what is needed next is fetched ahead
@@ -64,7 +64,7 @@ def fetch_pairs(weight, first, width, pairs):
 @jit
 def table_of(weight, layer, t):
     """The table of detector t."""
-    return Table(weight, layer.first[t], layer.width[t], layer.targets, layer.row_start)
+    return TableArrays(weight, layer.first[t], layer.width[t], layer.targets, layer.row_start)
 
 
 @jit
@@ -138,7 +138,7 @@ def fill_step(inputs, weight, cache, y, begin, end):
     """
     (x, anchors), (indices, lengths, places, positional_dim) = inputs, cache
     n_anchors, width, bits = U(anchors.shape[1]), U(y.shape[1]), U(anchors.shape[1]) + U(positional_dim)
-    keys, table = np.empty(indices.shape[2], np.uint32), Table(weight, U(0), width, None, None)
+    keys, table = np.empty(indices.shape[2], np.uint32), TableArrays(weight, U(0), width, None, None)
     for b in range(begin, end):
         total, n = y[b], lengths[b]
         clear(total)

@@ -13,7 +13,7 @@ import numpy as np
 from lutetia._shared.fixed import in_units, sums_in, write_sums
 from lutetia._shared.loops import U, by_none, clear, element, jit, jit_inline, kernel, load, prefetch
 from lutetia._shared.vectors import Lines, add_8_rows, dot_two_rows, in_eights
-from lutetia.lut.kernels.cpu.arrays import Layer, Reads, Rows, Table
+from lutetia.lut.kernels.cpu.arrays import LayerArrays, Reads, RowArrays, TableArrays
 from lutetia.lut.kernels.cpu.loops.basics import gain_of, lines_of, read_row
 from lutetia.lut.kernels.cpu.loops.detect import detect, inputs_outside
 
@@ -29,7 +29,7 @@ HANDFUL = 64  # batch rows that go one after the other through tables far from t
 def fill(weight, layer, reads, y, scale, begin, end):
     """weight flat, reads [B, N_t] -> y [B, O], for rows begin to end."""
     n, n_outputs, bad, n_detectors = U(end - begin), U(y.shape[1]), False, U(reads[0][0].shape[1])
-    layer, reads = Layer(*layer), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
+    layer, reads = LayerArrays(*layer), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
     y = y[begin:end].reshape(-1)
     clear(y)
     total = sums_in(scale, y)
@@ -73,13 +73,14 @@ def outputs_of(layer, block):
 def tables_of(weight, layer, block, n_detectors):
     """The tables of a block."""
     detectors = layer.detectors[layer.start[block] : layer.start[block + 1]]
-    return Table(weight, layer.first, layer.width[detectors[0]], layer.targets, layer.row_start, detectors, n_detectors)
+    return TableArrays(weight, layer.first, layer.width[detectors[0]], layer.targets, layer.row_start, detectors, n_detectors)
 
 
 flat_part = by_none(lambda values, begin, end: None, lambda values, begin, end: values[begin:end].reshape(-1))
 # Rows of the batch from begin to end, flat.
 flat_rows = by_none(
-    lambda rows, begin, end: None, lambda rows, begin, end: Rows(flat_part(rows[0], begin, end), flat_part(rows[1], begin, end))
+    lambda rows, begin, end: None,
+    lambda rows, begin, end: RowArrays(flat_part(rows[0], begin, end), flat_part(rows[1], begin, end)),
 )
 
 
@@ -180,7 +181,7 @@ def columns_of(grad, layer, block):
 def gains(grad, weight, layer, reads, scale, begin, end):
     """grad [B, O], weight flat -> the factors of reads = g · W of their rows, for batch rows begin to end."""
     bad, n_detectors = False, U(reads[0][0].shape[1])
-    layer, reads = Layer(*layer), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
+    layer, reads = LayerArrays(*layer), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
     for block in range(layer.start.size - 1):
         columns, tables = columns_of(grad[begin:end], layer, block), tables_of(weight, layer, block, n_detectors)
         n_tables = U(tables.detectors.size)
@@ -218,7 +219,7 @@ def propagate(grad, weight, layer, found, dx, scale, begin, end):
 
     `found` is indices, min_delta and min_delta_index, [B, N_t] each, and the anchors [N_t, N_c, 2].
     """
-    bad, layer, anchors = False, Layer(*layer), found[3]
+    bad, layer, anchors = False, LayerArrays(*layer), found[3]
     indices, min_delta, min_delta_index = found[0][begin:end], found[1][begin:end], found[2][begin:end]
     one, n_detectors = min_delta.dtype.type(1), U(indices.shape[1])
     dx, n_inputs = dx[begin:end].reshape(-1), U(dx.shape[1])

@@ -56,7 +56,7 @@ class Target(NamedTuple):
     other: Tensor | None = None  # where a second sum goes
 
 
-class Tables(NamedTuple):
+class TableArguments(NamedTuple):
     """The weights and the outputs that they reach, see `Layout`; lr holds the lr_scale of each target where they differ."""
 
     weight: Tensor | None = None
