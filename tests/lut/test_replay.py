@@ -11,6 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from lutetia import flow
 from lutetia._shared import replay
 from lutetia._shared.ops import IMPLEMENTATIONS
 from lutetia.errors import ArgumentError
@@ -162,6 +163,20 @@ def test_a_compiled_graph_replays_too(device: str) -> None:
             for mine, want in zip(got, layer.results(x, grad, "reference"), strict=False):
                 torch.testing.assert_close(mine, want, rtol=1e-5, atol=1e-5)
     assert replays() >= {"lut_attention", "lut_attention_input_gradients", "lut_weight_gradients"}
+
+
+def test_a_recorder_and_the_debugger_see_every_call(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Layer("pairs", True, torch.float32, device)
+    x = torch.randn(*SHAPE, N_IN, device=device)
+    with use_backend("triton"), torch.no_grad():
+        for _ in range(CALLS):
+            layer(x)
+        with flow.record() as run:
+            layer(x)
+        assert [step.name for step in run.steps] == ["check_detectors_eval", "check_positions_eval", "fill_outputs_seq_fc"]
+        monkeypatch.setattr("lutetia.debug", True)
+        with pytest.raises(ArgumentError, match="NaN"):
+            layer(x * torch.nan)
 
 
 @gpu

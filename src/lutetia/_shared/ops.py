@@ -5,8 +5,8 @@ They are defined with a Library and not with `torch.library.custom_op`: a call c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,17 +25,22 @@ def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
     return IMPLEMENTATIONS[name] if is_direct(*tensors) else getattr(torch.ops.lutetia, name)
 
 
-def define(schema: str, fake: Callable[..., Any], constants: Container[str] | None = None) -> Callable[[Op], Op]:
-    """Make an op of a function; `fake` is what it gives where tensors have no data.
+class Replay(NamedTuple):
+    """How the calls of an op are replayed: see `replayed`. The values of tensors of these names decide what it does."""
 
-    With the names of `constants` its calls on CUDA are replayed: tensors of these names decide what it does, by their values.
-    """
+    constants: tuple[str, ...]
+    watched: Callable[[], bool]
+
+
+def define(schema: str, fake: Callable[..., Any], replay: Replay | None = None) -> Callable[[Op], Op]:
+    """Make an op of a function; `fake` is what it gives where tensors have no data. With `replay` calls on CUDA are replayed."""
     name, given = schema.split("(")[0], schema[schema.index("(") + 1 : schema.index(") ->")]
 
     def register(run: Op) -> Op:
-        if constants is not None:
+        if replay is not None:
             names = [each.split("=")[0].split()[-1] for each in given.split(",")]
-            run = replayed(run, [place for place, each in enumerate(names) if each in constants])  # type: ignore[assignment]
+            places = [place for place, each in enumerate(names) if each in replay.constants]
+            run = replayed(run, places, replay.watched)  # type: ignore[assignment]
         IMPLEMENTATIONS[name] = run
         LIBRARY.define(schema)
         for device in ("CPU", "CUDA"):

@@ -21,8 +21,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-import lutetia
-from lutetia import flow
 from lutetia._shared.direct import PLAIN, is_quiet
 from lutetia._shared.prepared import allocator, current_device
 
@@ -67,16 +65,17 @@ class Kind:
         return result
 
 
-def replayed(run: Callable[..., Any], constants: Sequence[int]) -> Callable[..., Any]:
+def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callable[[], bool]) -> Callable[..., Any]:
     """`run`, which takes tensors, numbers, text and dtypes, all by position; its steps are recorded and replayed.
 
     The values of the tensors at the places `constants` may decide on the steps: calls are alike if these are the same, unchanged.
+    While `watched()`, nothing is recorded or replayed.
     """
     calls: dict[tuple[Any, ...], Kind] = {}
 
     @wraps(run)
     def call(*arguments: Any) -> Any:
-        if not (arguments[0].is_cuda or on_cpu) or lutetia.debug or flow.recording() or not is_quiet():
+        if not (arguments[0].is_cuda or on_cpu) or watched() or not is_quiet():
             return run(*arguments)
         key = _key(arguments, constants)
         if key is None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 import lutetia
+from lutetia import flow
 from lutetia._shared import ops
 from lutetia._shared.memo import trusted
 from lutetia._shared.replay import replayed
@@ -37,7 +38,8 @@ STEP = "Tensor x, Tensor weight, Tensor anchors"
 LAYER = f"{STEP}, Tensor positions"
 DETECTED = "Tensor indices, Tensor min_delta, Tensor min_delta_index"
 TWO = "(Tensor, Tensor)"
-define = partial(ops.define, constants=("anchors", "start", "targets", "meta", "thresholds"))
+REPLAY = ops.Replay(("anchors", "start", "targets", "meta", "thresholds"), lambda: lutetia.debug or flow.recording())
+define = partial(ops.define, replay=REPLAY)
 PE_DETECTED = "Tensor pe_indices, Tensor pe_min_delta, Tensor pe_min_delta_index"
 
 
@@ -319,7 +321,7 @@ def _evaluate(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *re
     return _forward(x, (weight, anchors, positions), rest, False)[0]
 
 
-evaluate = replayed(_evaluate, (2, 4, 5, 6))
+evaluate = replayed(_evaluate, (2, 4, 5, 6), REPLAY.watched)
 
 
 @ops.define(f"lut_attention_eval({LAYER}, {HOW}) -> Tensor", _y_fake)
