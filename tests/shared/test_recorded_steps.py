@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -65,6 +66,64 @@ def test_the_same_results_from_the_fourth_call_on() -> None:
             assert torch.equal(mine, wanted)
             assert mine.stride() == wanted.stride()
     assert len({result[1].data_ptr() for result in results}) == 7  # each has memory of its own
+
+
+class Allocator:
+    """Counts the tensors that live."""
+
+    def __init__(self) -> None:
+        self.alive, self.most, self.make = weakref.WeakSet[Tensor](), 0, replay.allocator(torch.zeros(1))
+
+    def __call__(self, *size: Any) -> Tensor:
+        tensor = self.make(*size)
+        self.alive.add(tensor)
+        self.most = max(self.most, len(self.alive))
+        return tensor
+
+    def tensor_at(self, address: int) -> Tensor:
+        return next(each for each in self.alive if each.data_ptr() == address)
+
+
+class AddressLaunch:
+    """A launch that copies, and once it is compiled takes addresses."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+
+    def __call__(self, given: tuple[Tensor, None], out: Tensor) -> None:
+        out.copy_(given[0])
+
+    def again(self, given: tuple[int, None], out: int) -> None:
+        self(tuple(map(self.allocator.tensor_at, given[:1])) + given[1:], self.allocator.tensor_at(out))  # type: ignore[arg-type]
+
+    def ready(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_memory_is_given_back_as_soon_as_it_is_not_needed(monkeypatch: pytest.MonkeyPatch, launched: bool) -> None:
+    """A function that cuts its work into parts to save memory takes no more of it when it is replayed."""
+    allocator = Allocator()
+    launch = AddressLaunch(allocator)
+
+    def in_parts(x: Tensor) -> Tensor:
+        total, part = x.new_zeros(x.shape), x.new_empty(x.shape).copy_(x)
+        for _ in range(5):
+            following = x.new_empty(x.shape)
+            if launched and replay.current.recorder is not None:
+                replay.current.recorder.add_launch(launch, ((part, None), following), ())
+            else:
+                following.copy_(part)
+            part = following
+            total += part
+        return total
+
+    monkeypatch.setattr(replay, "allocator", lambda like: allocator)
+    function, x = Counted(in_parts), torch.randn(3)
+    for _ in range(4):
+        assert torch.equal(function(x), in_parts(x))
+    assert function.runs == 3
+    assert allocator.most == 3
 
 
 def test_calls_of_another_kind_are_recorded_apart() -> None:

@@ -11,6 +11,7 @@ the same in both recordings: layouts, which are computed once and kept, are; mem
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ EMPTY = (aten.empty.memory_format, aten.new_empty.default, aten.empty_like.defau
 ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
 SAME = (aten.alias.default, aten.detach.default, aten.slice.Tensor, aten.view.default)  # where they give back all, as it is
 UNSEEN = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # ops that look at data
+WORD = re.compile(r"\b\w+\b")
 on_cpu = False  # whether calls of CPU tensors are replayed: by tests, whose kernels run under Triton's interpreter
 
 
@@ -163,8 +165,18 @@ class Recorder(TorchDispatchMode):
         return all(a is b if isinstance(a, Tensor) or isinstance(b, Tensor) else a == b for a, b in pairs)
 
     def function(self) -> Callable[..., Any]:
-        """What was recorded, as a function."""
-        source = "\n    ".join([f"def steps({', '.join(self.given)}):", *self.lines])
+        """What was recorded, as a function, which lets go of each tensor after the last step that needs it."""
+        owners = {address: name for name, address in self.addresses.items()}
+        last: dict[str, int] = {}
+        for number, line in enumerate(self.lines[:-1]):
+            for word in WORD.findall(line):
+                last[owners.get(word, word)] = number
+        kept = {*self.given, *self.constants, *WORD.findall(self.lines[-1])}
+        lines = list(self.lines)
+        for name, number in last.items():
+            if name in self.names.values() and name not in kept:
+                lines[number] += f"; del {name}"
+        source = "\n    ".join([f"def steps({', '.join(self.given)}):", *lines])
         names = dict(self.constants)
         exec(compile(source, "<recorded steps>", "exec"), names)
         return names["steps"]
