@@ -9,6 +9,8 @@ from statistics import mean
 from results import Result, rows_of
 from results_tables import range_of, value
 
+MODES = ("eager", "compiled")
+
 
 def layer_sentence(result: Result) -> str:
     return f"Eager steps of the two small shapes are launch-bound. {compile_floor(result)}"
@@ -27,9 +29,12 @@ def compile_floor(result: Result) -> str:
         return " or ".join(sorted(set(found.values()))) or "none"
 
     usual, reduced = ([least(step, mode) for step in ("train", "eval")] for mode in ("compiled", "reduce-overhead"))
+    nothing = rows_of(result, "compiling")[0]
+    eager, compiled = (" and ".join(f"{1e3 * nothing[f'{step}, {mode}']:.0f}" for step in ("eval", "train")) for mode in MODES)
     return (
         f"`torch.compile` speeds up stacks of either module from {reduced[0]} layers in training, {reduced[1]} in evaluation, "
-        f"with `reduce-overhead`; by default {' and '.join(dict.fromkeys(usual))}."
+        f"with `reduce-overhead`; by default {' and '.join(dict.fromkeys(usual))}. Its own wrappers are the floor: an op that does "
+        f"nothing takes {compiled} µs compiled and {eager} eager, in evaluation and in a training step."
     )
 
 
