@@ -19,7 +19,7 @@ from lutetia.lut import Synapses, growth, lut, lut_attention, random_anchors, us
 from lutetia.lut.autograd import ops, quick
 
 gpu = pytest.mark.gpu
-CALLS, SHAPE = 5, (2, 3)
+CALLS, SHAPE = 4, (2, 3)
 N_T, N_C, N_PE, N_IN, N_OUT = 3, 2, 2, 7, 8
 
 
@@ -83,12 +83,12 @@ class Layer:
                 return [y.detach(), *gradients, self(x)]
 
 
-ONE_STEP = ["full", "thresholds", "shared", "general", "blend", "confidence", "confidence2"]
+ONE_STEP = ["full", "thresholds", "shared", "general", "confidence2"]
 SEQUENCES = ["pairs", "cells", "shared", "general"]
 CASES = [
     *((kind, False, torch.float32) for kind in ONE_STEP),
     *((kind, True, torch.float32) for kind in SEQUENCES),
-    *((kind, kind == "pairs", torch.float64) for kind in ("full", "confidence2", "pairs")),
+    *((kind, kind == "pairs", torch.float64) for kind in ("full", "pairs")),
 ]
 
 
@@ -106,7 +106,7 @@ def test_every_call_is_that_of_the_reference(device: str, kind: str, sequence: b
     if sequence:  # where it is sparse, pairs are listed anew in each call
         wanted = {"lut_attention", "lut_attention_input_gradients", "lut_weight_gradients", "evaluate"}
         wanted = set() if "synapses" in layer.options else wanted
-    elif kind in ("blend", "confidence", "confidence2"):
+    elif kind == "confidence2":
         wanted = {"read_detectors", "read_detectors_gradients", "weigh_rows", "row_gains", "lut_weight_gradients", "read_eval"}
     assert replays() >= wanted
     assert bool(wanted) == bool(replays())
