@@ -136,6 +136,13 @@ def test_calls_of_another_kind_are_recorded_apart() -> None:
         assert function.runs == 3 * (number + 1)
 
 
+def test_a_tensor_that_is_given_twice() -> None:
+    function, x, y = Counted(lambda x, y: x - 2 * y), torch.randn(3), torch.randn(3)
+    for one, other in [(x, x)] * 5 + [(x, y)] * 5 + [(y, y)]:
+        assert torch.equal(function(one, other), one - 2 * other)
+    assert function.runs == 6
+
+
 def test_constants_are_the_same_tensors_unchanged() -> None:
     def run(x: Tensor, scale: Tensor) -> Tensor:
         return x * float(scale_of[id(scale), scale._version])

@@ -107,10 +107,11 @@ def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callabl
 def _key(arguments: tuple[Any, ...], constants: Sequence[int]) -> tuple[Any, ...] | None:
     """What two calls must share to have the same steps; None where that cannot be told."""
     found: list[Any] = [device := arguments[0].get_device()]
-    for each in arguments:
+    first: dict[int, int] = {}  # where each tensor is given first: a step names one that is given twice by one of its places
+    for place, each in enumerate(arguments):
         kind = type(each)
         if kind in PLAIN:
-            found += each.shape, each.stride(), each.dtype, each.data_ptr() & 15
+            found += each.shape, each.stride(), each.dtype, each.data_ptr() & 15, first.setdefault(id(each), place)
             if each.get_device() != device:
                 return None
         elif kind is list:
