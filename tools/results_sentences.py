@@ -33,8 +33,8 @@ def compile_floor(result: Result) -> str:
     eager, compiled = (" and ".join(f"{1e3 * nothing[f'{step}, {mode}']:.0f}" for step in ("eval", "train")) for mode in MODES)
     return (
         f"`torch.compile` speeds up stacks of either module from {reduced[0]} layers in training, {reduced[1]} in evaluation, "
-        f"with `reduce-overhead`; by default {' and '.join(dict.fromkeys(usual))}. Its own wrappers are the floor: an op that does "
-        f"nothing takes {compiled} µs compiled and {eager} eager, in evaluation and in a training step."
+        f"with `reduce-overhead`; by default {' and '.join(dict.fromkeys(usual))}. Its own wrappers are the floor: an op that "
+        f"does nothing takes {compiled} µs compiled and {eager} eager, in evaluation and in a training step."
     )
 
 
