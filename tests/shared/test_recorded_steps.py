@@ -114,7 +114,8 @@ def test_memory_is_given_back_as_soon_as_it_is_not_needed(monkeypatch: pytest.Mo
                 replay.current.recorder.add_launch(launch, ((part, None), following), ())
             else:
                 following.copy_(part)
-            part = following
+            before, part = weakref.ref(part), following
+            assert before() is None  # nor does whoever records keep it
             total += part
         return total
 

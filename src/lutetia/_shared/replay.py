@@ -133,18 +133,21 @@ def _layout(tensor: Tensor) -> tuple[Any, ...]:
 
 
 class Recorder(TorchDispatchMode):
-    """The steps of one call, as lines of a function. Until it ends all its tensors live: an id is that of one."""
+    """The steps of one call, as lines of a function. A tensor has a name as long as it lives: then its id may be another's."""
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         super().__init__()
         self.given = [f"a{place}" for place in range(len(arguments))]
-        tensors = [(name, each) for name, each in zip(self.given, arguments, strict=True) if isinstance(each, Tensor)]
-        self.names = {id(each): name for name, each in tensors}
-        self.alive: list[Any] = [each for _, each in tensors]
+        self.names: dict[int, str] = {}
+        self.seen: dict[int, Any] = {}  # weak references
+        self.made: set[str] = set()  # the names of what steps made
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {"empty": allocator(arguments[0])}
         self.addresses: dict[str, str] = {}
         self.complete = True
+        for name, each in zip(self.given, arguments, strict=True):
+            if isinstance(each, Tensor):
+                self.call(each, name)
 
     def record(self, run: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """run(*arguments), every step of it written down."""
@@ -155,7 +158,7 @@ class Recorder(TorchDispatchMode):
         finally:
             current.recorder = None
         self.lines.append(f"return {self.text(result)}")
-        self.alive.clear()
+        self.seen.clear()
         return result
 
     def is_like(self, other: Recorder) -> bool:
@@ -172,10 +175,10 @@ class Recorder(TorchDispatchMode):
         for number, line in enumerate(self.lines[:-1]):
             for word in WORD.findall(line):
                 last[owners.get(word, word)] = number
-        kept = {*self.given, *self.constants, *WORD.findall(self.lines[-1])}
+        kept = {*WORD.findall(self.lines[-1])}
         lines = list(self.lines)
         for name, number in last.items():
-            if name in self.names.values() and name not in kept:
+            if name in self.made and name not in kept:
                 lines[number] += f"; del {name}"
         source = "\n    ".join([f"def steps({', '.join(self.given)}):", *lines])
         names = dict(self.constants)
@@ -190,8 +193,7 @@ class Recorder(TorchDispatchMode):
         if func.namespace != "aten" or any(tag in func.tags for tag in UNSEEN):
             self.complete = False
         elif func in SAME and _layout(output) == _layout(args[0]):
-            self.alive.append(output)
-            self.names[id(output)] = self.text(args[0])
+            self.call(output, self.text(args[0]))
         elif func in EMPTY or func in ZEROS:
             size, stride, dtype = tuple(output.shape), tuple(output.stride()), self.constant(output.dtype)
             self.lines.append(f"{self.new(output)} = empty({size}, {stride}, {dtype})")
@@ -225,8 +227,15 @@ class Recorder(TorchDispatchMode):
 
     def new(self, tensor: Tensor) -> str:
         """The name of a tensor that a step gave: a new one, unless it gave back what it took."""
-        self.alive.append(tensor)
-        return self.names.setdefault(id(tensor), f"t{len(self.names)}")
+        if id(tensor) not in self.names:
+            self.made.add(self.call(tensor, f"t{len(self.made)}"))
+        return self.names[id(tensor)]
+
+    def call(self, tensor: Tensor, name: str) -> str:
+        """Call a tensor by this name from now on."""
+        key = id(tensor)
+        self.names[key], self.seen[key] = name, weakref.ref(tensor, lambda _: self.names.pop(key, None))
+        return name
 
     def constant(self, value: Any) -> str:
         """The name of a value that every call has."""
@@ -237,9 +246,7 @@ class Recorder(TorchDispatchMode):
     def text(self, value: Any) -> str:
         """A value as it stands in a line."""
         if isinstance(value, Tensor):
-            if id(value) not in self.names:
-                self.names[id(value)] = self.constant(value)
-            return self.names[id(value)]
+            return self.names[id(value)] if id(value) in self.names else self.call(value, self.constant(value))
         if isinstance(value, tuple | list):
             parts = ", ".join(map(self.text, value))
             if type(value) is list:

@@ -43,13 +43,16 @@ def run(*arguments: Any) -> tuple[Tensor, Tensor]:
     A call like an earlier one, on CUDA or on the CPU's compiled loops, runs the same way. Only values are checked again.
     """
     q, key, known = arguments[0], None, None
-    if ((type(q) in PLAIN and q.is_cpu) or getattr(q, "is_cuda", False)) and not (lutetia.debug or flow.recording()):
+    on_cuda = getattr(q, "is_cuda", False)
+    if (on_cuda or (type(q) in PLAIN and q.is_cpu)) and not (lutetia.debug or flow.recording()):
         try:
             key = signature(arguments)
             known = _plans.get(key)
         except (TypeError, RuntimeError):  # of what cannot be a key, or has no strides: the checks will refuse it by name
             key = None
-    if not torch.is_grad_enabled() or (known is not None and q.is_cuda):  # to say so again takes as long as the checks
+        if known is not None and on_cuda:
+            return known.start(arguments[:OF_CALL], arguments[OF_HOW:])
+    if not torch.is_grad_enabled():  # as in a loop that writes: to say so again takes as long as the checks
         return _run(arguments, key, known)
     with torch.no_grad():
         return _run(arguments, key, known)
