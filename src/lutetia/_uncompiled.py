@@ -49,3 +49,12 @@ def constant_result(function: F) -> F:
 def is_exporting() -> bool:
     """Whether a program is being exported; in graphs that torch 2.11 compiles, its own function is always True."""
     return torch.compiler.is_exporting()
+
+
+def as_constant(number: Any) -> Any:
+    """A number that torch.compile may have made a symbol: a compiled graph is one for this value."""
+    if not torch.compiler.is_compiling():
+        return number
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # loaded by the compiler; loading it takes a second
+
+    return guard_scalar(number)

@@ -95,6 +95,26 @@ def test_one_graph_compiles(compiler: str, wiring: str) -> None:
             torch.testing.assert_close(compiled(other.x, case.weight), layer(other.x, case.weight))
 
 
+@pytest.mark.parametrize("sums", ["float", "fixed"])  # the usual options take a shorter way
+def test_one_function_is_compiled_for_layers_of_several_sizes(sums: str) -> None:
+    """The compiler makes sizes that change symbols. A power of one is more than the code generator of torch 2.11 can write."""
+    symbols: list[set[int]] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        symbols.append({each.node.hint for each in inputs if isinstance(each, torch.SymInt)})
+        return graph
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, weight, anchors: lut(x, weight, anchors, sums=sums), backend=backend, fullgraph=True)
+    for sizes in ((6, 11, 5, 7, 2), (6, 12, 5, 8, 3), (6, 13, 5, 9, 4)):
+        case = make_case("fc", sizes)
+        torch.testing.assert_close(compiled(case.x, case.weight, case.anchors), lut(case.x, case.weight, case.anchors, sums=sums))
+    assert symbols[0] == set()
+    assert symbols[1]  # some sizes are
+    assert 3 not in symbols[1]
+    assert 4 not in symbols[2]
+
+
 def test_a_compiled_layer_follows_use_backend() -> None:
     case = make_case("fc", (3, 5, 3, 2, 2))
     torch._dynamo.reset()

@@ -14,7 +14,7 @@ from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.ops import op
 from lutetia._shared.prepared import mark_as
 from lutetia._shared.ragged import check_lengths
-from lutetia._uncompiled import is_exporting
+from lutetia._uncompiled import as_constant, is_exporting
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, output_dtype
@@ -260,6 +260,7 @@ def _check(x: Any, tables: Tables) -> None:
 def _check_weight(x: Tensor, tables: Tables, n_bits: int, dtypes: tuple[torch.dtype, ...] = FLOATS) -> None:
     """Check that a weight has the tables of the detectors, 2**n_bits rows each."""
     (start, targets, _), n_detectors = tables.wires, tables.anchors.shape[0]
+    n_bits = as_constant(n_bits)  # torch 2.11 cannot write code for a power with a symbol in it
     if start is None or targets is None:
         check_tensor("weight", tables.weight, [n_detectors, 1 << n_bits, "n_outputs"], dtypes, x.device)
         return

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from lutetia._uncompiled import constant_result
+from lutetia._uncompiled import as_constant, constant_result
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.connectivity.full import Connectivity, full, synapses_of
 from lutetia.lut.connectivity.parts import SynapseMeta
@@ -61,14 +61,12 @@ DEFAULT = How()
 def text_of(how: How) -> str:
     """`how` as text."""
     if torch.compiler.is_compiling():
-        from torch.fx.experimental.symbolic_shapes import guard_scalar  # loaded by the compiler; loading it takes a second
-
         # Numbers that the compiler would keep symbolic must be constants here.
         meta, budget = how.meta, how.products.budget
         scales = (meta.lr_scale, meta.min_weight, meta.max_weight, meta.initial_weight, meta.initial_noise)
-        numbers = [guard_scalar(each) for each in (*scales, how.sums.rescaler)]
+        numbers = [as_constant(each) for each in (*scales, how.sums.rescaler)]
         texts = (how.sums.kind, how.backend, how.header, how.read, how.algorithm, how.products.precision)
-        return _text_of_parts(None if budget is None else guard_scalar(budget), *texts, *numbers)
+        return _text_of_parts(None if budget is None else as_constant(budget), *texts, *numbers)
     return _text_of(how)
 
 

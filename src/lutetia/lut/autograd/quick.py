@@ -17,6 +17,7 @@ from lutetia import flow
 from lutetia._shared.direct import PLAIN
 from lutetia._shared.memo import trusted
 from lutetia._shared.prepared import Prepared, keep, known, prepared_for
+from lutetia._uncompiled import as_constant
 from lutetia.lut.algorithm import choose
 from lutetia.lut.connectivity.anchors import is_captured
 from lutetia.lut.connectivity.parts import SynapseMeta
@@ -96,7 +97,7 @@ def in_graph(x: Any, layer: tuple[Any, ...], meta: Any, n_inputs: int | None = N
         if x.dim() != 3 or (n_owners != 1 and n_owners != anchors.shape[0]) or not 1 <= x.shape[1] <= distances + 1:
             return None
         n_bits, name, rows = 2 * n_bits + n_pe, "lut_attention", x
-    if weight.shape[:2] != (anchors.shape[0], 1 << n_bits) or anchors.dtype != torch.int32:
+    if weight.shape[:2] != (anchors.shape[0], 1 << as_constant(n_bits)) or anchors.dtype != torch.int32:
         return None
     if torch.is_grad_enabled() and any(each.requires_grad for each in (x, weight, *positions)):
         y = getattr(torch.ops.lutetia, name)(rows, *layer, None, None, None, "{}")[0]
