@@ -77,6 +77,33 @@ def test_what_was_guessed_is_shown_in_columns(tmp_path: Path, capsys: Capture) -
     assert capsys.readouterr().out.startswith("classification, 2 classes of y: 32 rows to fit, ")  # an array, not a column
 
 
+def test_words_for_no_value_are_told_and_read_again(tmp_path: Path, capsys: Capture) -> None:
+    cells = {5: "-", 9: "Unknown"}
+    rows = "".join(f"{cells.get(n, n / 8)},{n % 5},{'xy'[n % 2]}\n" for n in range(80))
+    (tmp_path / "a.csv").write_text(f"size,b,kind\n{rows}")
+    assert main(["train", str(tmp_path / "a.csv"), "--out", str(tmp_path / "run"), "--set", "fit.n_tables=2"]) == 0
+    screen = capsys.readouterr().out
+    assert "also missing: '-', 'unknown' (data.missing in the config)" in screen
+    empty, word = told(capsys, "predict", tmp_path / "run", ",3", "UNKNOWN,3")["predictions"]
+    assert empty["probabilities"] == word["probabilities"]
+    pandas.DataFrame({"size": ["-"], "b": [3]}).to_parquet(tmp_path / "b.parquet")
+    (read,) = told(capsys, "predict", tmp_path / "run", tmp_path / "b.parquet")["predictions"]
+    assert read["probabilities"] == empty["probabilities"]
+    assert "'small', expected a number" in error(capsys, "predict", tmp_path / "run", "small,3")
+
+
+def test_long_lists_of_categories_are_shortened(tmp_path: Path, capsys: Capture) -> None:
+    rows = "".join(f"town {n % 40},{'xy'[(n % 40) // 20]}\n" for n in range(400))
+    (tmp_path / "a.csv").write_text(f"town,kind\n{rows}")
+    assert main(["train", str(tmp_path / "a.csv"), "--out", str(tmp_path / "run"), "--set", "fit.n_tables=9"]) == 0
+    capsys.readouterr()
+    assert main(["explain", str(tmp_path / "run"), str(tmp_path / "a.csv")]) == 0
+    because = [line for line in capsys.readouterr().out.splitlines() if " because town " in line]
+    assert because
+    assert all(line.count("town ") <= 6 for line in because)
+    assert any(line.endswith(" others]") for line in because)
+
+
 def test_a_row_is_typed_as_it_stands_in_the_file(tmp_path: Path, capsys: Capture) -> None:
     rows = [f'{n % 7}.5,"{("ham, smoked", "egg")[n % 2]}",{("low", "high")[n % 3 % 2]}' for n in range(40)]
     (tmp_path / "menu.csv").write_text("\n".join(["size,dish,price", *rows, ""]))

@@ -57,7 +57,7 @@ def test_one_number_may_stand_for_all_inputs() -> None:
     assert check_metadata(metadata, classifier().config) == metadata
 
 
-@pytest.mark.parametrize("key", ["task", "classes", "features", "categories", "target", "input_low", "other"])
+@pytest.mark.parametrize("key", ["task", "classes", "features", "categories", "target", "missing", "input_low", "other"])
 def test_null_is_nothing(key: str) -> None:
     """Commands ask whether a key is there."""
     assert check_metadata({"classes": NAMES, key: None}, classifier().config) == ({} if key == "classes" else {"classes": NAMES})

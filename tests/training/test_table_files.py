@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_numbers_as_people_write_them(cell: str, number: float | None) -> None:
 
 def test_columns_that_teach_nothing_are_left_out(csv_file: Path) -> None:
     rows = (
-        f'{n + 5},{n},7,2024-0{n % 3 + 1}-11,{"inf" if n == 3 else n * 1.5},{n % 7}%,"{n % 4 + 1},000",{"xy"[n % 2]}\n'
+        f'{n + 5},{n},7,2024-0{n % 3 + 1}-11,{"3 to 5" if n == 3 else n * 1.5},{n % 7}%,"{n % 4 + 1},000",{"xy"[n % 2]}\n'
         for n in range(40)
     )
     csv_file.write_text(",row,c,day,odd,part,price,y\n" + "".join(rows))
@@ -85,7 +86,7 @@ def test_columns_that_teach_nothing_are_left_out(csv_file: Path) -> None:
         "row": "it numbers the rows",
         "c": "all its values are 7",
         "day": "dates, of which a number can be made, such as the month",
-        "odd": "'inf' is not a number, and it has 40 different values",
+        "odd": "'3 to 5' is not a number, and it has 40 different values",
     }
     assert table.features == ["part", "price"]
     assert table.x[39].tolist() == [39 % 7, 4000.0]
@@ -93,6 +94,35 @@ def test_columns_that_teach_nothing_are_left_out(csv_file: Path) -> None:
     assert open_table(replace(config, data=replace(config.data, leave_out=kept)), Path())[0].features == ["row", "part", "price"]
     csv_file.write_text("t,y\n" + "".join(f"{n},{n * n}\n" for n in range(40)))  # all there is to learn from
     assert guess_config(csv_file, "y", None)[1].features == ["t"]
+
+
+def test_a_few_words_in_a_column_of_numbers_are_missing_values(csv_file: Path) -> None:
+    words = {4: "-", 8: "Unknown", 12: "n/a"}
+    rows = (f"{words.get(n, n * 1.5)},{'unknown' if n % 9 == 0 else 'ham'},{'xy'[n % 2]}\n" for n in range(60))
+    csv_file.write_text("a,dish,y\n" + "".join(rows))
+    config, table = guess_config(csv_file, "y", None)
+    assert config.data.missing == ["-", "unknown"]
+    assert table.types == [("a", "number, 57 values, 3 missing"), ("dish", "1 category, 7 missing")]
+    assert np.flatnonzero(np.isnan(table.x[:, 0])).tolist() == [4, 8, 12]
+    again = open_table(config, Path())[0]  # the config says it, so a later fit does not guess
+    assert np.array_equal(again.x, table.x, equal_nan=True)
+    told = open_table(replace(config, data=replace(config.data, missing=["Unknown"])), Path())[0]
+    assert told.types[0] == ("a", "58 categories, because '-' is not a number, 2 missing")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        lambda n: "abcdef"[n % 6] if n < 6 else n,  # six words
+        lambda n: "-" if n % 9 == 0 else n,  # in more than a tenth of the cells
+        lambda n: "100+" if n == 7 else n,  # a number in other words
+        lambda n: "-" if n == 7 else n % 20,  # few values: categories
+        lambda n: n,
+    ],
+)
+def test_other_words_are_values(csv_file: Path, cell: Callable[[int], object]) -> None:
+    csv_file.write_text("a,b,y\n" + "".join(f"{cell(n)},{n % 7},{'xy'[n % 2]}\n" for n in range(100)))
+    assert guess_config(csv_file, "y", None)[0].data.missing == []
 
 
 def test_a_class_that_is_rare_is_among_the_rows_to_fit(csv_file: Path) -> None:

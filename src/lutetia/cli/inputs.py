@@ -32,6 +32,7 @@ from lutetia.training import (
     read_npz,
     read_pixels,
     read_table_file,
+    without_words,
 )
 
 CELLS, COLUMNS, ARRAYS = (".csv", ".tsv", ".csv.gz"), (".parquet", ".pq"), (".npy", ".npz")  # files with rows
@@ -103,13 +104,14 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
 
 def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
     """The columns of a file that the model was trained on, by their names, as float64 [n, len(columns)]."""
-    names, categories = feature_names(model), model.metadata.get("categories", {})
+    names, categories, words = feature_names(model), model.metadata.get("categories", {}), model.metadata.get("missing", [])
     lacking = [name for name in names or ["x0"] if name not in file.columns]
     if lacking:
         raise DataError(f"{file.path} has no column {lacking[0]!r}, which the model was trained on")
     known = [categories.get(str(number)) for number in range(len(names))]
     places = (f"{file.path}, column {name!r}" for name in names)
-    return np.stack([class_numbers(file.columns[name], *each) for name, *each in zip(names, known, places, strict=True)], 1)
+    values = (without_words(file.columns[name], words) for name in names)
+    return np.stack([class_numbers(*each) for each in zip(values, known, places, strict=True)], 1)
 
 
 def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
@@ -119,7 +121,8 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
     for number, column in enumerate(columns):
         known = categories.get(str(number))
         names = None if known is None else [str(name) for name in known]
-        values, where = [row[column] for row in cells.rows], f"{cells.path}, {cells.column_name(column)}"
+        values = without_words([row[column] for row in cells.rows], model.metadata.get("missing", []))
+        where = f"{cells.path}, {cells.column_name(column)}"
         parts.append(class_numbers(values, names, where, cells.lines))
     return np.stack(parts, 1)
 

@@ -97,6 +97,9 @@ def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
         screen.print(f"  and {len(table.types) - SHOWN} more columns", soft_wrap=True)
     for name, why in table.left_out.items():
         screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
+    if config.data.missing:
+        words = ", ".join(repr(one_line(word)) for word in config.data.missing)
+        screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
 
 
 def show_table(summary: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 N_CONSTANTS = TOP  # thresholds 0 to 254: code > t
 BITS = 8  # of a code
+MOST_NAMED = 6  # categories in a text
 
 
 class Tabular(Model[TabularConfig]):
@@ -104,9 +105,12 @@ class Tabular(Model[TabularConfig]):
         return self._categories_text(int(self.encoding.source[left]), is_known)
 
     def _categories_text(self, column: int, chosen: list[bool]) -> str:
-        """The chosen categories of a column, and what is missing."""
+        """The chosen categories of a column, the first ones by name, and what is missing."""
         names = self.metadata.get("categories", {}).get(str(column), range(len(chosen)))
-        return f"[{', '.join(['missing', *(str(name) for name, each in zip(names, chosen, strict=False) if each)])}]"
+        own = [str(name) for name, each in zip(names, chosen, strict=False) if each]
+        if len(own) > MOST_NAMED:
+            own = [*own[: MOST_NAMED - 1], f"{len(own) - MOST_NAMED + 1} others"]
+        return f"[{', '.join(['missing', *own])}]"
 
     def by_column(self, relevance: Tensor) -> Tensor:
         """Relevance of encoded inputs [..., n_encoded] added up for each column [..., n_columns]."""

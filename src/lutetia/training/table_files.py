@@ -24,6 +24,8 @@ from lutetia.training.tables import LARGEST, is_number, read_cells
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
 MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
 MOST_CATEGORIES = 1000
+MOST_WORDS = 5  # distinct words in a column of numbers that are still taken for missing values
+FEW_WORDS = 0.1  # of its cells that they fill, at most
 UNNAMED = "column "  # and its number
 SHOWN = 40  # characters of a cell in a message
 # Numbers as people write them: 1,234.5 or 1.234,5 with a currency before or a percent sign behind.
@@ -69,7 +71,7 @@ class LearningTable:
             count = len(self.categories.get(number, ()))
             distinct = np.unique(self.x[:, number][np.isfinite(self.x[:, number])])
             missing = int(np.isnan(self.x[:, number]).sum())
-            kind = f"{count} categories" if count else f"number, {len(distinct):,} values"
+            kind = f"{count} categor{'y' if count == 1 else 'ies'}" if count else f"number, {len(distinct):,} values"
             words = [each for each in self.categories.get(number, ()) if number_of(each) is None]
             if words and 2 * len(words) < count:  # a column of numbers, but for a few cells
                 kind += f", because {words[0]!r} is not a number"
@@ -116,9 +118,14 @@ def is_table(path: Path) -> bool:
 
 
 def make_table(
-    file: TableFile, target: str | int | None, task: str | None, categorical: Sequence[str] = (), left_out: Sequence[str] = ()
+    file: TableFile,
+    target: str | int | None,
+    task: str | None,
+    categorical: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+    missing: Sequence[str] = (),
 ) -> LearningTable:
-    """The columns as numbers; types and the task are guessed where they are not given."""
+    """The columns as numbers; types and the task are guessed where they are not given. `missing` are words for no value."""
     if task is not None and task not in TASKS:
         raise ArgumentError(f"task is {task!r}, expected one of {', '.join(map(repr, TASKS))}")
     if file.x is not None:
@@ -135,11 +142,11 @@ def make_table(
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
-    dropped = {column: why_left_out(file.columns[column], column in categorical) for column in left_out}
+    dropped = {column: why_left_out(without_words(file.columns[column], missing), column in categorical) for column in left_out}
     for column, values in file.columns.items():
         if column == name or column in dropped:
             continue
-        why, numbers, known = _column(values, column in categorical)
+        why, numbers, known = _column(without_words(values, missing), column in categorical)
         if why:
             dropped[column] = why
             continue
@@ -240,6 +247,25 @@ def numbers_rows(values: Sequence[Any]) -> bool:
     numbers = [number_of(_text(value)) for value in values]
     first = numbers[0]
     return first is not None and numbers == [first + row for row in range(len(numbers))]
+
+
+def missing_words(values: Sequence[Any]) -> list[str]:
+    """The words for no value in a column that otherwise holds numbers: "-", "unknown"; few of them, in few cells, no digits."""
+    texts = [_text(value).lower() for value in values if not _is_missing(value)]
+    by_text = {text: number_of(text) for text in set(texts)}
+    words = {text for text, number in by_text.items() if number is None}
+    if not 0 < len(words) <= MOST_WORDS or len(by_text) - len(words) <= MOST_CLASSES:
+        return []
+    is_few = sum(text in words for text in texts) <= FEW_WORDS * len(texts)
+    return sorted(words) if is_few and not any(map(str.isdigit, "".join(words))) else []
+
+
+def without_words(values: Sequence[Any], words: Sequence[str]) -> Sequence[Any]:
+    """The values of a column, None for the words that stand for no value, in any case."""
+    if not words:
+        return values
+    known = {word.lower() for word in words}
+    return [None if isinstance(value, str) and value.lower() in known else value for value in values]
 
 
 def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[str]]:

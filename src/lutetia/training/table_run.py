@@ -28,7 +28,15 @@ from lutetia.training.boosting import Boosting, Each
 from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.folder import RunFolder
 from lutetia.training.schema import Origin, build, option
-from lutetia.training.table_files import TASKS, LearningTable, find_target, make_table, numbers_rows, read_table_file
+from lutetia.training.table_files import (
+    TASKS,
+    LearningTable,
+    find_target,
+    make_table,
+    missing_words,
+    numbers_rows,
+    read_table_file,
+)
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 Array = np.ndarray[Any, Any]
@@ -48,6 +56,7 @@ class TableSettings:
     task: str | None = option(None, choices=TASKS)
     categorical: list[str] = field(default_factory=list)  # columns that are categories though they look like numbers
     leave_out: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # words that stand for no value, besides NA, null, ?, ..
     test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
 
 
@@ -101,7 +110,8 @@ def open_table(config: TableConfig, folder: Path) -> tuple[LearningTable, Data]:
     """The table, and its rows in the splits "train" and "test"."""
     path = folder / config.data.path
     wanted = config.data
-    table = make_table(read_table_file(path), wanted.target, wanted.task, wanted.categorical, wanted.leave_out)
+    file = read_table_file(path)
+    table = make_table(file, wanted.target, wanted.task, wanted.categorical, wanted.leave_out, wanted.missing)
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
     held = int(len(order) * config.data.test)
     parts = _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
@@ -206,6 +216,8 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
         known["categories"] = {str(number): values for number, values in table.categories.items()}
     if config.data.target is not None:
         known["target"] = config.data.target
+    if config.data.missing:
+        known["missing"] = config.data.missing
     return known
 
 
@@ -231,9 +243,10 @@ def guess_config(path: Path, target: str | None, task: str | None) -> tuple[Tabl
     name = None if file.x is not None else find_target(file, target)
     counting = [column for column, values in file.columns.items() if column != name and numbers_rows(values)]
     counting = counting if len(counting) < len(file.columns) - 1 else []  # a curve over one number is to be learned
-    table = make_table(file, name, task, left_out=counting)
+    words = sorted({word for column, values in file.columns.items() if column != name for word in missing_words(values)})
+    table = make_table(file, name, task, left_out=counting, missing=words)
     wanted = task or ("classification" if table.classes else "regression")
-    settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out))
+    settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out), missing=words)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
     stops = wanted == "regression" and len(table.y) * (1 - settings.test) >= ENOUGH
     return TableConfig(settings, FitSettings(n_tables=2000, patience=5) if stops else FitSettings()), table
