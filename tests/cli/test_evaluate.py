@@ -12,6 +12,7 @@ from setting import FLOWERS, SPECIES
 
 from lutetia import models
 from lutetia.cli import main
+from lutetia.cli.class_lines import class_lines, write_class_page
 
 Capture = pytest.CaptureFixture[str]
 
@@ -152,3 +153,40 @@ def test_info_names_the_targets_of_a_language_model_of_tables(tmp_path: Path, ca
     named = said.err.split()[2:]
     assert main([*named, "--out", str(tmp_path / "c")]) == 0
     assert (tmp_path / "c/model.c").exists()
+
+
+def test_classes_have_recall_precision_and_what_they_are_confused_with(trained: Path, tmp_path: Path, capsys: Capture) -> None:
+    run, page = trained / "runs/iris", tmp_path / "classes.html"
+    found = told(capsys, "evaluate", run, trained / "flowers.csv", "--label", "species", "--html", page)
+    assert main(["evaluate", str(run), str(trained / "flowers.csv"), "--label", "species", "--html", str(page)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for each, line in zip(found["classes"], lines[1:], strict=False):
+        assert line.startswith(each["class"])
+        assert f"{each['right']} of {each['samples']} correct, " in line
+        precision = f"precision {each['right'] / each['predicted']:.2%}" if each["predicted"] else "never predicted"
+        assert line.endswith(precision)
+    assert f"balanced accuracy {found['balanced_accuracy']:.2%}, the mean of the classes" in lines
+    assert lines[-1] == f"page {page}"
+    written = page.read_text()
+    assert f"{sum(each['right'] for each in found['classes'])} of {found['samples']} correct" in written
+    assert all(name in written for name in SPECIES)
+    assert main(["evaluate", str(trained / "runs/stdlib"), "--html", str(page)]) == 2
+    assert "this model has no classes" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "--html", str(page.with_suffix(".txt"))]) == 2
+
+
+def test_names_of_classes_are_escaped_and_many_classes_shortened(tmp_path: Path) -> None:
+    names = ["<b>bold</b>", *(f"class {number}" for number in range(60))]
+    classes = [{"class": name, "samples": 4, "right": 1 + at % 3, "predicted": 4} for at, name in enumerate(names)]
+    confused = [{"class": names[0], "as": names[-1], "samples": 2}, {"class": names[5], "as": names[0], "samples": 1}]
+    report = {"classes": classes, "confused": confused, "balanced_accuracy": 0.5}
+    lines = class_lines(report)
+    assert len(lines) == 10 + 3
+    assert all("1 of 4 correct" in line for line in lines[:10])  # the lowest recall
+    assert lines[10] == "and 51 classes with higher recall (--json has all)"
+    assert lines[-1] == "confused most: <b>bold</b> read as class 59 2 times, class 4 read as <b>bold</b> once"
+    write_class_page(tmp_path / "page.html", "Title", "said", report)
+    page = (tmp_path / "page.html").read_text()
+    assert "The 40 of 61 classes that were confused most." in page
+    assert "<b>bold" not in page
+    assert "class 59" in page

@@ -58,6 +58,12 @@ def real() -> report.Story:
         [report.CellTable(("what", "ratio"), [("forward", 5.25), ("backward", 3.0)], "In one run.", "Ratios")],
         report.machine(),
         report.reading(model, x[0], said="One table, one input."),
+        report.Evaluation(
+            [[3, 1], [0, 2]],
+            ["ham", "egg"],
+            report.CellTable(("class", "recall"), [("ham", "75%"), ("egg", "100%")]),
+            "Two classes.",
+        ),
     )
 
 
@@ -87,4 +93,5 @@ def hostile(text: str) -> report.Story:
         [table],
         {text: text},
         report.Reading((1, 2), [0.0, 1.0], detector, [[1.0, -1.0]] * 2, [1.0, 0.5], 3, [text, text], text),
+        report.Evaluation([[3, 1], [0, 2]], [text, text], table, text),
     )

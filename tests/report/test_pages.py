@@ -46,7 +46,7 @@ def test_the_page_is_whole_small_and_asks_for_nothing(story: report.Story, tmp_p
     titles = re.findall(r"<h2[^>]*>([^<]+)", page)
     assert titles == [
         "How a lookup table reads",
-        "Training", "Generated text", "Why it decided", "The circuit", "Data flow", "Speed", "This machine",
+        "Training", "Right and wrong", "Generated text", "Why it decided", "The circuit", "Data flow", "Speed", "This machine",
     ]  # fmt: skip
 
 
@@ -55,7 +55,9 @@ def test_any_section_may_be_left_out(left_out: str, story: report.Story) -> None
     empty = getattr(report.Story(), left_out)
     page = report.html(replace(story, **{left_out: empty}))
     assert len(page) < len(report.html(story))
-    assert page.count("<section") == 8 - (left_out in ("reading", "trained", "wrote", "circuit", "flows", "speed", "machine"))
+    assert page.count("<section") == 9 - (
+        left_out in ("reading", "trained", "evaluated", "wrote", "circuit", "flows", "speed", "machine")
+    )
 
 
 @pytest.mark.parametrize("kept", [field.name for field in fields(report.Story)])
@@ -101,6 +103,10 @@ def test_odd_curves_are_drawn(values: list[float]) -> None:
     [
         (report.Story(trained=[report.Training("t", [report.Curve("c", [1, 2], [1.0])])]), "a curve's values is '1 long'"),
         (report.Story(trained=[report.Training("t", confusion=[[1, 2]])]), "a row of the confusion matrix is '2 long'"),
+        (
+            report.Story(evaluated=report.Evaluation([[1, 0], [0, 2]], ["a"], report.CellTable((), []))),
+            "the labels of a confusion matrix is '1 long'",
+        ),
         (report.Story(decided=report.Decisions((3,), [report.Decision([1.0], 0, [1.0], {})])), "the values of a decision is"),
         (report.Story(strips=[report.Strip("s", ["a", "b"], {2: [1.0, 2.0]})]), "a place of a strip is 2, expected 1 to 1"),
         (report.Story(strips=[report.Strip("s", ["a", "b"], {1: []})]), "the relevance for the token at 1 is '0 long'"),

@@ -9,7 +9,7 @@ import typer
 
 from lutetia.cli import values
 from lutetia.cli.root import Checkpoint, Debug, Json, app
-from lutetia.cli.show import as_typed, name_next, print_json
+from lutetia.cli.show import as_typed, console, name_next, print_json
 
 
 @app.command()
@@ -59,10 +59,11 @@ def evaluate(
         str | None, typer.Option("--label", help="The column of classes of a .csv file: its name, or its number from 0.")
     ] = None,
     folder: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, if it has moved.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the confusion matrix of the classes.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure how good a model is: accuracy and loss, or bits per byte.
+    """Measure how good a model is: accuracy, loss and the recall and precision of each class, or bits per byte.
 
     For example:
 
@@ -73,11 +74,13 @@ def evaluate(
     from lutetia.cli.evaluate import EvaluateRequest
     from lutetia.cli.evaluate import evaluate as run_evaluate
 
-    result = run_evaluate(checkpoint, EvaluateRequest(data, split, label, folder), show=not as_json)
+    result = run_evaluate(checkpoint, EvaluateRequest(data, split, label, folder, html), show=not as_json)
     if as_json:
         print_json(result)
-    else:
-        name_next("lutetia", "info", checkpoint)
+        return
+    if html is not None:
+        console().print(f"page {html}", soft_wrap=True, markup=False)
+    name_next("lutetia", "info", checkpoint)
 
 
 @app.command()

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.numbers import whole_number
+from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import feature_columns, named_rows, tabular_rows
 from lutetia.cli.naming import class_names, feature_names, range_warnings
+from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.cli.train_table import told_measure
 from lutetia.cli.values import SPLITS
@@ -29,6 +31,7 @@ from lutetia.training import (
     Text,
     batches_in_order,
     class_numbers,
+    class_report,
     context_of,
     evaluation_sums,
     find_target,
@@ -59,16 +62,30 @@ class EvaluateRequest(NamedTuple):
     split: str | None
     label: str | None
     folder: Path | None
+    html: Path | None = None
 
 
 def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
     """Evaluate; with `show`, print the result. Returns what `--json` prints."""
     if request.split is not None and request.split not in SPLITS:
         raise UsageError(f"there is no split {request.split!r}: {did_you_mean(request.split, SPLITS)}")
+    check_output("--html", request.html, (".html", ".htm"), [] if request.data is None else [str(request.data)])
     model: Any = load(checkpoint)
-    config = None if isinstance(model, Tabular) else _config(checkpoint)
-    if isinstance(model, Tabular):
-        return _evaluate_table(model, checkpoint, request, show)
+    if request.html is not None and (isinstance(model, LUTTransformer) or (isinstance(model, Tabular) and model.is_regression)):
+        raise UsageError("--html shows which classes are confused, and this model has no classes")
+    is_tabular = isinstance(model, Tabular)
+    result = _evaluate_table(model, checkpoint, request) if is_tabular else _measure(model, checkpoint, request, show)
+    of = _of(result["split"], request)
+    if show:
+        _show(result, of)
+    if request.html is not None:
+        write_class_page(request.html, f"Accuracy {result['accuracy']:.2%}", f"{result['samples']:,} samples {of}.", result)
+    return result
+
+
+def _measure(model: Any, checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
+    """How good a classifier or a language model is."""
+    config = _config(checkpoint)
     opened = _own_data(checkpoint, config, request.folder) if request.data is None else _open(model, config, request)
     split = _split(opened, request)
     samples = opened.splits[split]
@@ -83,13 +100,11 @@ def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str
     unit = "bytes" if isinstance(samples, Text) else "samples"
     result: dict[str, Any] = {"kind": model.kind, "split": split, unit: int(sums[2]), **metrics}
     if isinstance(samples, Samples):
-        result |= {"classes": seen.classes(), "warnings": _range(model, samples)}
-    if show:
-        _show(result, unit, _of(split, request))
+        result |= {**seen.report(), "warnings": _range(model, samples)}
     return result
 
 
-def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
+def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) -> dict[str, Any]:
     """How good a model of columns is: on a file, or on the rows that its run held out."""
     split = "test"
     if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
@@ -116,10 +131,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest, 
     if len(lacking):
         raise DataError(f"{request.data} has no value of the target in row {lacking[0] + 1}, expected one in each row")
     measured = measure_tabular(model, x, y if model.is_regression else y.astype(np.int64))
-    result: dict[str, Any] = {"kind": model.kind, "split": split, "samples": len(y), **measured}
-    if show:
-        console().print(f"{told_measure(measured)}, {len(y):,} samples {_of(split, request)}", soft_wrap=True)
-    return result
+    return {"kind": model.kind, "split": split, "samples": len(y), **measured}
 
 
 def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -141,8 +153,7 @@ class _Seen(torch.nn.Module):
         super().__init__()
         self.model, self.has_classes = model, has_classes
         self.progress = Progress("evaluating", total, show)
-        n = model.config.n_classes if has_classes else 0
-        self.right, self.count = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
+        self.pairs: list[Tensor] = []  # of true and predicted classes, [2, B] each
         self.target = torch.empty(0)
 
     def watched(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -157,15 +168,13 @@ class _Seen(torch.nn.Module):
         """Scores of a batch, as the model gives them."""
         scores = self.model(x)
         if self.has_classes:
-            right = self.target[scores.argmax(-1) == self.target].cpu()
-            self.right += right.bincount(minlength=len(self.right))
-            self.count += self.target.cpu().bincount(minlength=len(self.count))
+            self.pairs.append(torch.stack([self.target, scores.argmax(-1)]).cpu())
         return scores
 
-    def classes(self) -> list[dict[str, Any]]:
-        """How many samples each class has, and how many were classified correctly."""
-        counted = zip(class_names(self.model), self.count.tolist(), self.right.tolist(), strict=True)  # type: ignore[arg-type]
-        return [{"class": name, "samples": count, "right": right} for name, count, right in counted]
+    def report(self) -> dict[str, Any]:
+        """How many samples of each class were classified correctly, and what the others were taken for."""
+        truth, predicted = torch.cat(self.pairs, 1).numpy()
+        return class_report(truth, predicted, class_names(self.model))  # type: ignore[arg-type]
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -256,13 +265,12 @@ def _of(split: str, request: EvaluateRequest) -> str:
     return f"of the {split} split" if request.data is None else f"of {one_line(str(request.data))}"
 
 
-def _show(result: dict[str, Any], unit: str, of: str) -> None:
+def _show(result: dict[str, Any], of: str) -> None:
     screen = console()
-    screen.print(f"{metrics_text(result)}, loss {result['loss']:.4f}, {result[unit]:,} {unit} {of}", soft_wrap=True)
-    classes = [each for each in result.get("classes", []) if each["samples"]]
-    width = max((len(each["class"]) for each in classes), default=0)
-    for each in classes:
-        share = each["right"] / each["samples"]
-        screen.print(f"{each['class']:<{width}}  {share:>7.2%}  {each['right']} of {each['samples']} correct", soft_wrap=True)
+    unit = "bytes" if "bytes" in result else "samples"
+    told = told_measure(result) if result["kind"] == Tabular.kind else f"{metrics_text(result)}, loss {result['loss']:.4f}"
+    screen.print(f"{told}, {result[unit]:,} {unit} {of}", soft_wrap=True)
+    for line in class_lines(result) if "classes" in result else ():
+        screen.print(line, soft_wrap=True, markup=False)
     for warning in result.get("warnings", []):
         print_warning(warning)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lutetia.cli.class_lines import class_lines
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
 from lutetia.errors import DataError
@@ -22,6 +23,8 @@ from lutetia.training import (
 )
 
 SHOWN = 30  # columns on a screen
+SHOWN_CLASSES = 10
+RARE = 0.5  # of the rows that a class would have if all had as many
 
 
 class TableRequest(NamedTuple):
@@ -114,11 +117,26 @@ def show_table(summary: dict[str, Any]) -> None:
             if split == "test" and "its_share" in summary[split]:
                 told += f" (always {one_line(summary[split]['most_frequent'])}: {summary[split]['its_share']:.2%})"
             screen.print(f"{split:<6}{told}", soft_wrap=True, markup=False)
+    if "classes" in (test := summary.get("test", {})):
+        for line in class_lines(test, SHOWN_CLASSES):
+            screen.print(f"      {line}", soft_wrap=True, markup=False)
+        if not summary["balanced"] and (rare := missed_class(test)):
+            hint = "--set fit.balanced=true makes classes count alike"
+            screen.print(f"      {one_line(rare)} is rare and mostly missed: {hint}", soft_wrap=True, markup=False)
     screen.print(f"model {summary['checkpoint']}", soft_wrap=True)
     screen.print(f"edit  {Path(summary['out']) / 'config.toml'}", soft_wrap=True)
 
 
-def told_measure(measured: dict[str, float]) -> str:
+def missed_class(measured: dict[str, Any]) -> str | None:
+    """A class with few of the rows, of which most are taken for other classes."""
+    total = sum(each["samples"] for each in measured["classes"])
+    for each in measured["classes"]:
+        if 0 < each["samples"] < RARE * total / len(measured["classes"]) and 2 * each["right"] < each["samples"]:
+            return str(each["class"])
+    return None
+
+
+def told_measure(measured: dict[str, Any]) -> str:
     """The headline numbers of an evaluation."""
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Decision,
         Decisions,
         Detector,
+        Evaluation,
         Part,
         PartFlow,
         Reading,
@@ -54,6 +55,7 @@ __all__ = [
     "Decision",
     "Decisions",
     "Detector",
+    "Evaluation",
     "Part",
     "PartFlow",
     "Reading",
@@ -87,7 +89,7 @@ __getattr__, __dir__ = lazy_door(
         "readings": "reading",
         "reasons": "compared_inputs=compared decide deciding_detectors=detectors"
         " decisions first_tables input_texts strip token_names",
-        "story": "Check Circuit Curve Decision Decisions Detector Part PartFlow"
+        "story": "Check Circuit Curve Decision Decisions Detector Evaluation Part PartFlow"
         " Reading WaveLine Story Strip CellTable Training VotingCircuit Waveform Writing",
     },
 )

@@ -56,10 +56,11 @@ def _check_lengths(story: Story) -> None:
     for training in story.trained:
         for curve in training.curves:
             _same("a curve's values", curve.values, len(curve.steps))
-        for row in training.confusion:
-            _same("a row of the confusion matrix", row, len(training.confusion))
-        if training.labels and len(training.confusion):
-            _same("the labels of a confusion matrix", training.labels, len(training.confusion))
+    for judged in (*story.trained, *((story.evaluated,) if story.evaluated else ())):
+        for row in judged.confusion:
+            _same("a row of the confusion matrix", row, len(judged.confusion))
+        if judged.labels and len(judged.confusion):
+            _same("the labels of a confusion matrix", judged.labels, len(judged.confusion))
     if story.decided:
         size = math.prod(story.decided.shape)
         for item in story.decided.items:

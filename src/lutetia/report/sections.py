@@ -9,7 +9,9 @@ from lutetia._shared.markup import Html, facts, number, tag, text
 from lutetia._shared.pages import Section
 from lutetia.report import drawing, reading_picture
 from lutetia.report.data import has_votes
-from lutetia.report.story import CellTable, Check, Circuit, Decisions, PartFlow, Story, Strip, Training, Writing
+from lutetia.report.story import CellTable, Check, Circuit, Decisions, Evaluation, PartFlow, Story, Strip, Training, Writing
+
+MOST_NARROW = 10  # classes of a confusion matrix that fit side by side
 
 
 def sections(story: Story) -> list[Section]:
@@ -17,6 +19,7 @@ def sections(story: Story) -> list[Section]:
     contents: list[tuple[str, str, Html | None]] = [
         ("reading", "How a lookup table reads", reading_picture.section(story.reading) if story.reading else None),
         ("trained", "Training", _trained(story.trained) if story.trained else None),
+        ("evaluated", "Right and wrong", _evaluated(story.evaluated) if story.evaluated else None),
         ("wrote", "Generated text", _writings(story.wrote) if story.wrote else None),
         ("decided", "Why it decided", _why(story.decided, story.strips)),
         ("voting", "From pixels to votes", _votes() if has_votes(story) else None),
@@ -46,31 +49,38 @@ def _trained(trainings: Sequence[Training]) -> Html:
 
 def _training(training: Training) -> Html:
     curves = drawing.chart(training.curves, training.unit, training.log, training.title) if training.curves else None
-    matrix = _confusion(training) if len(training.confusion) else None
+    matrix = _confusion(training.confusion, training.labels) if len(training.confusion) else None
     both = tag("div", curves, matrix, class_="columns") if curves or matrix else None
     return tag("article", tag("h3", training.title), said(training.said), facts(training.facts), both, class_="card")
 
 
-def _confusion(training: Training) -> Html:
+def _evaluated(evaluation: Evaluation) -> Html:
+    """What was read as what, and below it a table of the classes."""
+    matrix = _confusion(evaluation.confusion, evaluation.labels)
+    return text([tag("article", said(evaluation.said), matrix, class_="card"), table(evaluation.classes)])
+
+
+def _confusion(confusion: Sequence[Sequence[int]], labels: Sequence[str]) -> Html:
     """The confusion matrix: the shade of a cell is its share of the row."""
-    labels = training.labels or [str(at) for at in range(len(training.confusion))]
+    labels = labels or [str(at) for at in range(len(confusion))]
     head = tag(
         "tr",
         tag("th", tag("span", "true class", class_="hidden"), scope="col"),
         [tag("th", label, scope="col") for label in labels],
     )
     rows = []
-    for at, row in enumerate(training.confusion):
+    for at, row in enumerate(confusion):
         total = sum(row) or 1
         cells = []
         for to, count in enumerate(row):
             kind = "yes" if at == to else "no"
             cells.append(tag("td", count or "", class_=f"{kind} s{_shade(count / total)}" if count else None))
         rows.append(tag("tr", tag("th", labels[at], scope="row"), cells))
-    right = sum(row[at] for at, row in enumerate(training.confusion))
-    count = sum(map(sum, training.confusion))
+    right = sum(row[at] for at, row in enumerate(confusion))
+    count = sum(map(sum, confusion))
     caption = f"{right:,} of {count:,} correct. Each row is a true class, each column what it was read as."
-    grid = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", rows), class_="confusion")
+    size = "confusion wide" if len(labels) > MOST_NARROW else "confusion"
+    grid = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", rows), class_=size)
     return tag("div", grid, class_="scroll", tabindex=0, role="region", aria_label="Confusion matrix")
 
 

@@ -41,6 +41,16 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """How good a classifier is for each class: its confusion matrix [true class][predicted class], and a table of the classes."""
+
+    confusion: Sequence[Sequence[int]]
+    labels: Sequence[str]
+    classes: CellTable
+    said: str = ""
+
+
+@dataclass(frozen=True)
 class Writing:
     """What a language model wrote after a prompt."""
 
@@ -230,3 +240,4 @@ class Story:
     speed: Sequence[CellTable] = ()
     machine: Facts = field(default_factory=dict)
     reading: Reading | None = None  # the first picture
+    evaluated: Evaluation | None = None

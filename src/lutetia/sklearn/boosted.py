@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params
-from lutetia.training import Boosting, RefitTrial, TabularRows, fit_tabular, refit_tables, try_refit
+from lutetia.training import Boosting, RefitTrial, TabularRows, balanced_factors, fit_tabular, refit_tables, try_refit
 
 PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
     "n_tables": (int, 1, np.inf),
@@ -261,8 +261,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
 def _class_factors(wanted: Any, classes: Array, rows: TabularRows) -> Array:
     """The factor of each class, [n_classes]; "balanced" counts samples by their weights."""
     if isinstance(wanted, str) and wanted == "balanced":
-        held = np.bincount(rows.y, rows.weight, len(classes))
-        return held.sum() / (len(classes) * np.maximum(held, 1e-12))
+        return balanced_factors(rows, len(classes))
     return compute_class_weight(wanted, classes=classes, y=classes[rows.y])
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lutetia.training.boosting import score as add_table_scores
     from lutetia.training.checkpoint import STATE as STATE_FILE
     from lutetia.training.checkpoint import read_state
+    from lutetia.training.class_counts import class_report
     from lutetia.training.config import Config, DataConfig, make_config, read_config, read_toml
     from lutetia.training.config import override as override_setting
     from lutetia.training.data import Data, Names, Samples, Text, open_data, standard_library
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from lutetia.training.tables import Cells, is_number, label_column, read_cells
     from lutetia.training.tables import class_names as labels_of
     from lutetia.training.tables import numbers as numeric_columns
-    from lutetia.training.tabular import Shape, TabularRows, encode_rows, fit_tabular
+    from lutetia.training.tabular import Shape, TabularRows, balanced_factors, encode_rows, fit_tabular
     from lutetia.training.tabular import make_model as make_tabular
     from lutetia.training.task import context_of, metrics_of
     from lutetia.training.task import told as metrics_text
@@ -82,6 +83,7 @@ __getattr__, __dir__ = lazy_door(
         "batches": "batches_in_order=in_order",
         "boosting": "Boosting add_table_scores=score",
         "checkpoint": "STATE_FILE=STATE read_state",
+        "class_counts": "class_report",
         "config": "Config DataConfig make_config override_setting=override read_config read_toml",
         "data": "Data Names Samples Text open_data standard_library",
         "evaluate": "evaluation_sums",
@@ -100,7 +102,7 @@ __getattr__, __dir__ = lazy_door(
         "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config measure_tabular=measure"
         " open_table train_table",
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
-        "tabular": "TabularRows Shape encode_rows fit_tabular make_tabular=make_model",
+        "tabular": "TabularRows Shape balanced_factors encode_rows fit_tabular make_tabular=make_model",
         "task": "context_of metrics_of metrics_text=told",
     },
 )

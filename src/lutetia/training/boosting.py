@@ -34,6 +34,7 @@ class Boosting:
     smoothing   samples without a correction that are added to each row
     sketch      random directions that stand for the classes where anchors are chosen
     patience    validations without an improvement before the end; None: all tables are fitted
+    balanced    whether classes count alike, however many samples they have
     """
 
     n_tables: int = 500
@@ -45,6 +46,7 @@ class Boosting:
     smoothing: float = 1.0
     sketch: int = 1
     patience: int | None = None
+    balanced: bool = False
     seed: int = 0
     threads: int = 1
 

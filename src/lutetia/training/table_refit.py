@@ -19,25 +19,24 @@ SEED = 0  # of the rows held out: the same choice each time
 
 @dataclass(frozen=True)
 class Trial:
-    """The accuracy, or RMSE, of tables on `rows` held-out rows: `cut`, and fitted `again`."""
+    """How good tables are on `rows` held-out rows, `cut`, and fitted `again`: by accuracy, balanced_accuracy or rmse."""
 
     rows: int
     cut: float
     again: float
-    is_regression: bool
+    measure: str
 
     @property
     def gains(self) -> bool:
         """Whether the second fit is at least as good."""
-        return self.again <= self.cut if self.is_regression else self.again >= self.cut
+        return self.again <= self.cut if self.measure == "rmse" else self.again >= self.cut
 
     def to_dict(self) -> dict[str, Any]:
         """For a report."""
-        measure = "rmse" if self.is_regression else "accuracy"
         return {
             "kept": "again" if self.gains else "cut",
             "rows": self.rows,
-            "measure": measure,
+            "measure": self.measure,
             "cut": self.cut,
             "again": self.again,
         }
@@ -45,6 +44,8 @@ class Trial:
 
 def refit_tables(model: Tabular, rows: TabularRows, n_tables: int, rounds: int, settings: Boosting) -> Tabular:
     """The first `n_tables` of a model as a model whose rows are fitted again to some rows of data, in `rounds`."""
+    if settings.balanced and not model.is_regression:
+        rows = rows.balanced(model.config.n_classes)
     codes = model.encoding.codes(rows.x.reshape(len(rows.y), -1), settings.threads)
     kept = model.first(n_tables)
     anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
@@ -65,10 +66,10 @@ def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosti
     some = TabularRows(rows.x.reshape(len(order), -1)[own], rows.y[own], rows.weight[own])
     fresh, _ = fit_tabular(some, _shape(model), replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None))
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
-    key = "rmse" if model.is_regression else "accuracy"
+    key = "rmse" if model.is_regression else "balanced_accuracy" if settings.balanced else "accuracy"
     x, y = rows.x.reshape(-1, *model.config.input_shape)[held], rows.y[held]
     cut, refitted = (measure(each, x, y)[key] for each in (fresh.first(n_tables), again))
-    return Trial(count, cut, refitted, model.is_regression)
+    return Trial(count, cut, refitted, key)
 
 
 def _shape(model: Tabular) -> Shape:

@@ -25,6 +25,7 @@ from lutetia.errors import DataError
 from lutetia.files import write_atomically
 from lutetia.models import Tabular, save
 from lutetia.training.boosting import Boosting, Each
+from lutetia.training.class_counts import class_report
 from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.folder import RunFolder
 from lutetia.training.schema import Origin, build, option
@@ -72,6 +73,7 @@ class FitSettings:
     rows: int = option(8192, low=1)
     smoothing: float = option(1.0, low=0)
     patience: int | None = option(None, low=1)  # looks, ten tables apart, at a tenth of the rows that is held out for them
+    balanced: bool = False  # classes count alike, however many rows they have
     seed: int = option(0, low=0, high=2**63 - 1)
 
 
@@ -141,6 +143,8 @@ def train_table(config: TableConfig, folder: Path, out: Path, *, again: bool = F
 
 def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> dict[str, Any]:
     table, data = open_table(config, folder)
+    if config.fit.balanced and not table.classes:
+        raise DataError("fit.balanced is true, and a regression has no classes, expected false")
     begun = time.perf_counter()
     shape = Shape(
         max(1, len(table.classes)),
@@ -162,6 +166,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> d
         "types": [{"column": name, "type": kind} for name, kind in table.types],
         "left_out": table.left_out,
         "tables": len(fitted.anchors),
+        "balanced": config.fit.balanced,
         "weights": sum(each.numel() for each in model.parameters()),
         "seconds": round(time.perf_counter() - begun, 3),
     }
@@ -188,13 +193,16 @@ def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, Tabu
 
 
 @torch.no_grad()
-def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, float]:
-    """The accuracy and the loss of classes, or the root of the mean squared error and R² of numbers."""
+def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """The accuracy, the loss and the counts of classes, or the root of the mean squared error and R² of numbers."""
     scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
     target = torch.from_numpy(y)
     if not model.is_regression:
         loss = float(torch.nn.functional.cross_entropy(scores, target))
-        return {"loss": loss, "accuracy": float((scores.argmax(1) == target).double().mean())}
+        predicted = scores.argmax(1)
+        names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
+        accuracy = float((predicted == target).double().mean())
+        return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names)}
     missing = ((scores[:, 0] - target) ** 2).mean()
     spread = ((target - target.mean()) ** 2).mean()
     return {"loss": float(missing), "rmse": float(missing.sqrt()), "r2": float(1 - missing / spread) if spread > 0 else 0.0}

@@ -29,6 +29,17 @@ class TabularRows:
             return Numbers(self.y.astype(np.float64), self.weight)
         return Classes(self.y.astype(np.int64), n_classes, self.weight)
 
+    def balanced(self, n_classes: int) -> TabularRows:
+        """The same samples, with weights that make classes count alike."""
+        factors = balanced_factors(self, n_classes)
+        return TabularRows(self.x, self.y, (self.weight * factors[self.y]).astype(np.float32))
+
+
+def balanced_factors(rows: TabularRows, n_classes: int) -> Array:
+    """The factor of each class that makes classes count alike, [n_classes]; samples count by their weights."""
+    held = np.bincount(rows.y, rows.weight, n_classes)
+    return held.sum() / (n_classes * np.maximum(held, 1e-12))
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -55,6 +66,8 @@ def fit_tabular(
     each: Each | None = None,
 ) -> tuple[Tabular, Boosted]:
     """Fit a model of tables to rows; returns it with the losses during the fit."""
+    if settings.balanced and shape.n_classes > 1:
+        rows, valid = rows.balanced(shape.n_classes), None if valid is None else valid.balanced(shape.n_classes)
     scale, offset = _units(rows, shape)
     own = TabularRows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)
