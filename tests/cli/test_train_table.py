@@ -176,7 +176,7 @@ def test_what_train_takes_predict_and_evaluate_take(wine_run: Path, folder: Path
     frame = pandas.read_csv(folder / "wine.csv")
     expected = told(capsys, "evaluate", wine_run, folder / "wine.csv")
     assert main(["evaluate", str(wine_run), str(folder / "wine.csv")]) == 0
-    assert capsys.readouterr().out.endswith(f", 178 samples of {folder / 'wine.csv'}\n")
+    assert capsys.readouterr().out.splitlines()[0].endswith(f", 178 samples of {folder / 'wine.csv'}")
     frame.to_csv(tmp_path / "wine.tsv", sep="\t", index=False)
     frame.to_csv(tmp_path / "wine.csv.gz", index=False)
     pytest.importorskip("pyarrow")
@@ -322,6 +322,29 @@ def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Captu
     (tmp_path / "other" / "digit 3").mkdir(parents=True)
     Image.new("L", (5, 4)).save(tmp_path / "other" / "digit 3" / "a.png")
     assert "holds samples of 4 × 5, expected 8 × 8 for this model" in error(capsys, "evaluate", out, tmp_path / "other")
+
+
+def test_photos_of_several_sizes_in_colour(tmp_path: Path, capsys: Capture) -> None:
+    """Red and green of equal brightness, which are alike in grey; predict and evaluate read images as train did."""
+    random = np.random.default_rng(0)
+    for number in range(60):
+        name, colour = (("red", (200, 60, 60)), ("green", (60, 131, 60)))[number % 2]
+        (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+        size = (*random.integers(6, 14, size=2), 3)
+        pixels = np.clip(colour + random.normal(0, 25, size), 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    run = tmp_path / "run"
+    assert main(["train", str(tmp_path / "photos"), "--out", str(run), "--set", "fit.n_tables=20"]) == 0
+    assert " pixels, in colour (data.size and data.colour in the config)" in capsys.readouterr().out
+    assert tomllib.loads((run / "config.toml").read_text())["data"]["colour"] is True
+    assert told(capsys, "evaluate", run)["accuracy"] == 1.0
+    assert told(capsys, "evaluate", run, tmp_path / "photos")["samples"] == 60
+    predicted = told(capsys, "predict", run, tmp_path / "photos")["predictions"]
+    assert [each["class"] for each in predicted] == [Path(each["input"]).parent.name for each in predicted]
+    explained = told(capsys, "explain", run, predicted[0]["input"])
+    assert np.shape(explained["relevance"]) == tuple(load(run).config.input_shape)
+    Image.new("RGB", (9000, 9000)).save(tmp_path / "large.png")
+    assert "more than 100 times as many" in error(capsys, "predict", run, tmp_path / "large.png")
 
 
 def test_columns_without_names_are_found_again(tmp_path: Path, capsys: Capture) -> None:

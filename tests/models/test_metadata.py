@@ -57,7 +57,9 @@ def test_one_number_may_stand_for_all_inputs() -> None:
     assert check_metadata(metadata, classifier().config) == metadata
 
 
-@pytest.mark.parametrize("key", ["task", "classes", "features", "categories", "target", "missing", "input_low", "other"])
+@pytest.mark.parametrize(
+    "key", ["task", "classes", "features", "categories", "target", "missing", "resized", "input_low", "other"]
+)
 def test_null_is_nothing(key: str) -> None:
     """Commands ask whether a key is there."""
     assert check_metadata({"classes": NAMES, key: None}, classifier().config) == ({} if key == "classes" else {"classes": NAMES})
@@ -78,6 +80,9 @@ BAD = [
     ({"input_low": [0.0] * 4, "input_high": 1}, "metadata.input_low holds 4 numbers, expected 5"),
     ({"input_low": [0.0] * 5, "input_high": [1, 1, -1, 1, 1]}, "metadata.input_low is 0.0 for input 2, expected at most"),
     ({"input_low": float("nan"), "input_high": 1}, "metadata.input_low is nan, expected a finite number"),
+    ({"missing": "-"}, "metadata.missing is '-', expected a list of words"),
+    ({"missing": ["-", 0]}, "expected a list of words"),
+    ({"resized": 1}, "metadata.resized is 1, expected true or false"),
     ({"input_low": True, "input_high": 1}, "metadata.input_low is True, expected a finite number"),
 ]
 

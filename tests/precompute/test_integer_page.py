@@ -174,6 +174,25 @@ def test_a_model_of_images_by_class_is_drawn_on(open_page: OpenPage, tmp_path: P
     assert opened.problems == []
 
 
+def test_a_model_of_colour_images_is_drawn_on_in_colour(open_page: OpenPage, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).random((40, 3, 4, 5))
+    np.savez(tmp_path / "x.npz", x=images, y=(images[:, 0, 2, 2] > images[:, 1, 2, 2]).astype(int))
+    assert main(["train", str(tmp_path / "x.npz"), "--out", str(tmp_path / "run"), "--set", "fit.n_tables=3", "--json"]) == 0
+    model = load(tmp_path / "run")
+    opened = open_page(page(integer_model(model), "images"))
+    opened.page.locator("#tint").fill("#ff0000")
+    opened.page.locator("#image").focus()
+    opened.page.keyboard.press("Space")
+    drawn = torch.tensor(opened.page.evaluate("lutetia.sample()")).reshape(3, 4, 5)
+    low, high = (torch.full((1, 3, 4, 5), float(model.metadata[key])) for key in ("input_low", "input_high"))
+    full, blank = (model.encode(each)[0].reshape(3, 4, 5) for each in (high, low))
+    assert [plane[2, 2] for plane in drawn] == [full[0, 2, 2], blank[1, 2, 2], blank[2, 2, 2]]
+    opened.page.locator("#loud p").first.wait_for()
+    assert all(" of pixel " in text for text in opened.page.locator("#loud p").all_text_contents())
+    assert opened.problems == []
+    assert violations(opened.page) == []
+
+
 def test_the_loudest_detectors_are_those_that_matter(open_page: OpenPage) -> None:
     """Of one layer the points are the row's less the mean row's, for the winner less the runner-up at its own best."""
     whole = integer_model(KINDS["tabular"])

@@ -14,6 +14,7 @@ from PIL import Image
 
 from lutetia.errors import ArgumentError, DataError
 from lutetia.training.data import Samples
+from lutetia.training.images import read_pixels
 from lutetia.training.table_files import is_table, make_table, number_of, read_table_file
 from lutetia.training.table_run import guess_config, open_table
 
@@ -184,6 +185,67 @@ def test_arrays_and_images_keep_their_shape(tmp_path: Path) -> None:
     Image.fromarray(pixels[0, :3]).save(tmp_path / "images" / "a" / "odd.png")
     with pytest.raises(DataError, match="3 × 5 pixels, expected 4 × 5"):
         read_table_file(tmp_path / "images")
+
+
+def make_images(folder: Path, pixels: Callable[[int, int], np.ndarray], sizes: list[tuple[int, int]]) -> Path:
+    """Two classes of images, of these sizes (height, width) in turn, and of what `pixels` gives for each."""
+    for number, (height, width) in enumerate(sizes):
+        inside = folder / "ab"[number % 2]
+        inside.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels(height, width)).save(inside / f"{number}.png")
+    return folder
+
+
+def test_images_of_several_sizes_are_made_alike(tmp_path: Path) -> None:
+    def grey(height: int, width: int) -> np.ndarray:
+        return np.full((height, width), 100, np.uint8)
+
+    folder = make_images(tmp_path / "small", grey, [(8, 6), (10, 6), (12, 6), (9, 7)])
+    config, table = guess_config(folder, None, None)
+    assert config.data.size == (10, 6)  # the medians, rounded to even
+    assert config.data.colour is False
+    assert table.input_shape == (10, 6)
+    assert np.unique(table.x).tolist() == [100 / 255]
+    assert guess_config(make_images(tmp_path / "large", grey, [(400, 200), (400, 198)]), None, None)[0].data.size == (32, 16)
+    alike = guess_config(make_images(tmp_path / "alike", grey, [(40, 50), (40, 50)]), None, None)
+    assert alike[0].data.size is None
+    assert alike[1].input_shape == (40, 50)
+    resized = open_table(replace(config, data=replace(config.data, size=(3, 4))), Path())[0]
+    assert resized.input_shape == (3, 4)
+    with pytest.raises(DataError, match=r"data.size = \[height, width\] resizes all of them"):
+        open_table(replace(config, data=replace(config.data, size=None)), Path())
+
+
+def test_images_with_colours_keep_them(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    folder = make_images(tmp_path / "colour", lambda h, w: random.integers(256, size=(h, w, 3)).astype(np.uint8), [(4, 5)] * 4)
+    config, table = guess_config(folder, None, None)
+    assert config.data.colour is True
+    assert table.input_shape == (3, 4, 5)
+    first = np.asarray(Image.open(folder / "a" / "0.png"))
+    np.testing.assert_array_equal(table.x[0].reshape(3, 4, 5), np.moveaxis(first, -1, 0) / 255)
+    grey = open_table(replace(config, data=replace(config.data, colour=False)), Path())[0]
+    assert grey.input_shape == (4, 5)
+    alike = random.integers(256, size=(4, 5, 1)).astype(np.uint8).repeat(3, 2)  # grey in three channels
+    assert guess_config(make_images(tmp_path / "grey", lambda h, w: alike, [(4, 5)] * 2), None, None)[0].data.colour is False
+
+
+def test_images_of_16_bits_and_with_transparency(tmp_path: Path) -> None:
+    deep = np.array([[0, 256, 40000], [65535, 20000, 255]], np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    size: list[tuple[int, int]] = []
+    pixels = read_pixels(tmp_path / "deep.png", "L", lambda width, height: size.append((width, height)))
+    assert pixels.tolist() == (deep // 256).tolist()
+    assert size == [(3, 2)]
+    ink = np.zeros((2, 3, 4), np.uint8)  # black, where there is ink at all
+    ink[0, 1, 3] = 255
+    ink[1, 2] = (0, 0, 0, 128)
+    Image.fromarray(ink, "RGBA").save(tmp_path / "ink.png")
+    drawn = read_pixels(tmp_path / "ink.png", "L", lambda width, height: None)
+    assert drawn.tolist() == [[255, 0, 255], [255, 255, 127]]
+    Image.fromarray(np.ones((2, 2), np.float32)).save(tmp_path / "float.tiff")
+    with pytest.raises(DataError, match="has pixels of 32 bits, expected 8 or 16"):
+        read_pixels(tmp_path / "float.tiff", "L", lambda width, height: None)
 
 
 def test_only_plain_formats_of_images_are_opened(tmp_path: Path) -> None:

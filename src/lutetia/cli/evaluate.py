@@ -14,7 +14,7 @@ from torch import Tensor
 from lutetia._shared.numbers import whole_number
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
-from lutetia.cli.inputs import feature_columns, named_rows, tabular_rows
+from lutetia.cli.inputs import feature_columns, image_settings, named_rows, tabular_rows
 from lutetia.cli.naming import class_names, feature_names, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
@@ -136,7 +136,8 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
 
 def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names."""
-    file, shape, classes = read_table_file(path), tuple(model.config.input_shape), model.metadata.get("classes")
+    file, shape = read_table_file(path, image_settings(model)), tuple(model.config.input_shape)
+    classes = model.metadata.get("classes")
     if file.x is not None:
         if file.x.shape[1:] != shape:
             sizes = (" × ".join(map(str, each)) for each in (file.x.shape[1:], shape))

@@ -21,7 +21,9 @@ from lutetia.training import (
     IMAGE_SUFFIXES,
     UNNAMED_COLUMN,
     Cells,
+    ImageSettings,
     TableFile,
+    check_expansion,
     check_file,
     class_numbers,
     column_names,
@@ -163,7 +165,7 @@ def _read(model: Classifier, given: str) -> NamedInputs:
         x = _fit_rows(_array(path), shape, str(path))
         return NamedInputs(x, [str(path)] if len(x) == 1 else [f"{path} row {number}" for number in range(len(x))])
     if suffix in IMAGE_SUFFIXES:
-        return NamedInputs(_fit(_image(path, shape), shape, str(path))[None], [str(path)])
+        return NamedInputs(_fit(_image(path, shape, image_settings(model)), shape, str(path))[None], [str(path)])
     raise DataError(f"{given} ends in {suffix or 'no suffix'}, expected {KINDS}")
 
 
@@ -231,11 +233,24 @@ def _finite(values: np.ndarray, where: str) -> np.ndarray:
     return values
 
 
-def _image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+def image_settings(model: Classifier) -> ImageSettings:
+    """How a model reads images: resized if those it learned from were, in colour if it has three channels."""
+    shape = tuple(model.config.input_shape)
+    size = (shape[-2], shape[-1]) if model.metadata.get("resized") and len(shape) > 1 else None
+    return ImageSettings(size, len(shape) == 3 and shape[0] == 3)
+
+
+def _image(path: Path, shape: tuple[int, ...], settings: ImageSettings) -> np.ndarray:
     """Pixels as uint8: grey [H, W] for a model of one channel, [3, H, W] for one of three."""
-    colour = len(shape) == 3 and shape[0] == 3
-    pixels = read_pixels(path, "RGB" if colour else "L", lambda width, height: _check_pixels(path, (width, height), shape))
-    return np.moveaxis(pixels, -1, 0).copy() if colour else pixels
+
+    def check_size(width: int, height: int) -> None:
+        if settings.size is None:
+            _check_pixels(path, (width, height), shape)
+        else:
+            check_expansion(path, width * height * np.dtype(np.float64).itemsize)
+
+    pixels = read_pixels(path, "RGB" if settings.colour else "L", check_size, settings.size)
+    return np.moveaxis(pixels, -1, 0).copy() if settings.colour else pixels
 
 
 def _check_pixels(path: Path, size: tuple[int, int], shape: tuple[int, ...]) -> None:

@@ -100,9 +100,18 @@ def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
         screen.print(f"  and {len(table.types) - SHOWN} more columns", soft_wrap=True)
     for name, why in table.left_out.items():
         screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
+    if len(table.input_shape) > 1:
+        screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
+
+
+def _images_text(config: TableConfig, shape: tuple[int, ...]) -> str:
+    """How images are read: "images of 28 × 28 pixels, in colour"."""
+    resized = "resized to" if config.data.size else "of"
+    colours = {True: ", in colour", False: ", grey", None: ""}[config.data.colour]
+    return f"images {resized} {shape[-2]} × {shape[-1]} pixels{colours} (data.size and data.colour in the config)"
 
 
 def show_table(summary: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ input_low    the smallest value of each input in the training data, or one numbe
 input_high   the largest
 target       the name of what is predicted
 categories   by the number of an input, as a string, the values that its numbers stand for
+resized      whether images of other sizes are resized to that of the model
 missing      words that stand for no value, besides those that always do
 
 Every key is optional. A file is checked before it is used: its types, and its lengths against the config of the model.
@@ -71,10 +72,12 @@ def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> No
 
 
 def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
-    """Check categories, target and missing: plain values by the number of an input, a name, and words."""
+    """Check categories, target, resized and missing: plain values by the number of an input, a name, and words."""
     categories, target = metadata.get("categories"), metadata.get("target")
     if target is not None and not (isinstance(target, str) and target.strip() and len(target) <= LONGEST_NAME):
         fail("metadata.target", target, f"a name of 1 to {LONGEST_NAME} characters")
+    if not isinstance(metadata.get("resized", False), bool):
+        fail("metadata.resized", metadata["resized"], "true or false")
     words = metadata.get("missing", [])
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         fail("metadata.missing", words, "a list of words")

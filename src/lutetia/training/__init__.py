@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from lutetia.training.data import Data, Names, Samples, Text, open_data, standard_library
     from lutetia.training.evaluate import evaluation_sums
     from lutetia.training.fitting import fit
-    from lutetia.training.formats import check_file, read_idx
+    from lutetia.training.formats import check_expansion, check_file, read_idx
     from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
-    from lutetia.training.images import read_pixels
+    from lutetia.training.images import ImageSettings, read_pixels
     from lutetia.training.progress import Live, Silent
     from lutetia.training.progress import clock as duration_text
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
@@ -88,8 +88,8 @@ __getattr__, __dir__ = lazy_door(
         "data": "Data Names Samples Text open_data standard_library",
         "evaluate": "evaluation_sums",
         "fitting": "fit",
-        "formats": "check_file read_idx",
-        "images": "IMAGE_SUFFIXES=IMAGES read_pixels",
+        "formats": "check_expansion check_file read_idx",
+        "images": "IMAGE_SUFFIXES=IMAGES ImageSettings read_pixels",
         "progress": "Live Silent duration_text=clock",
         "resharding": "full_state_dict load_full_state_dict",
         "run": "train",

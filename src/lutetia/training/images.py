@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lutetia.errors import DataError, require
-from lutetia.training.formats import Array, check_file
+from lutetia.training.formats import Array, check_expansion, check_file
 
 IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FORMATS = ("PNG", "PPM", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # no others: some of pillow's run programs
+LONGEST_SIDE = 32  # pixels of images of several sizes, which are made alike
+LOOKED_AT = 64  # images that show whether there are colours
+COLOURED = 16  # levels between the channels of a pixel, more than JPEG makes of a grey one
+SOME_PIXELS = 0.01  # of an image, at least, that are coloured in one with colours
 
 
-def read_pixels(path: Path, mode: str, check_size: Callable[[int, int], object]) -> Array:
-    """An image as uint8: [H, W] in mode "L", grey, or [H, W, 3] in "RGB".
+class ImageSettings(NamedTuple):
+    """How images are read: their size (height, width), None as it is, and whether they keep their colours."""
 
-    `check_size(width, height)` may refuse it before a pixel is decoded.
+    size: tuple[int, int] | None = None
+    colour: bool = False
+
+
+def read_pixels(path: Path, mode: str, check_size: Callable[[int, int], object], size: tuple[int, int] | None = None) -> Array:
+    """An image as uint8: [H, W] in mode "L", grey, or [H, W, 3] in "RGB"; resized to `size`, (height, width), where given.
+
+    `check_size(width, height)` may refuse it before a pixel is decoded. What is transparent becomes white.
     """
     pillow: Any = require("PIL.Image", "reading images", "pillow")
     check_file(path, "an image")
@@ -28,8 +40,79 @@ def read_pixels(path: Path, mode: str, check_size: Callable[[int, int], object])
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
             with pillow.open(path, formats=FORMATS) as image:
                 check_size(*image.size)
-                return np.asarray(image.convert(mode)).copy()
+                pixels = _in_8_bits(pillow, path, image).convert(mode)
+                return np.asarray(pixels if size is None else pixels.resize(size[::-1], pillow.Resampling.BILINEAR)).copy()
     except DataError:
         raise
     except Exception as error:  # decoders raise nearly anything for a damaged file
         raise DataError(f"{path} is not an image that can be read, or is damaged: {error or type(error).__name__}") from error
+
+
+def _in_8_bits(pillow: Any, path: Path, image: Any) -> Any:
+    """An image without transparency, of 8 bits: pillow would cut off 16 bits at 255."""
+    if image.mode.startswith("I;16"):
+        return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise DataError(f"{path} has pixels of 32 bits, expected 8 or 16")
+    if "A" in image.getbands() or "transparency" in image.info:
+        clear = image.convert("RGBA")
+        return pillow.alpha_composite(pillow.new("RGBA", clear.size, "white"), clear)
+    return image
+
+
+# ---- folders of folders ----------------------------------------------------------------------------------------------
+
+
+def labelled_images(path: Path) -> list[tuple[Path, str]]:
+    """The images of a folder of folders, each with the name of its class, which is that of its folder."""
+    folders = sorted(each for each in path.iterdir() if each.is_dir())
+    return [(image, folder.name) for folder in folders for image in sorted(folder.iterdir()) if image.suffix.lower() in IMAGES]
+
+
+def read_images(images: Sequence[Path], settings: ImageSettings) -> Array:
+    """Images as numbers from 0 to 1: float64 [n, H, W], or in colour [n, 3, H, W]."""
+    first: tuple[int, ...] | None = None
+    pixels = []
+    for image in images:
+        check = partial(_check_size, image, None if settings.size else first, images[0])
+        pixels.append(read_pixels(image, "RGB" if settings.colour else "L", check, settings.size))
+        first = pixels[0].shape[:2]
+    x = np.stack(pixels).astype(np.float64) / 255
+    return np.moveaxis(x, -1, 1).copy() if settings.colour else x
+
+
+def _check_size(image: Path, wanted: tuple[int, ...] | None, first: Path, width: int, height: int) -> None:
+    """Refuse an image of another size than is wanted, (height, width), and a large one in a small file."""
+    check_expansion(image, width * height * np.dtype(np.float64).itemsize)
+    if wanted is not None and (height, width) != wanted:
+        sizes = f"{height} × {width} pixels, expected {wanted[0]} × {wanted[1]} as {first} has"
+        raise DataError(f"{image} has {sizes}; data.size = [height, width] resizes all of them")
+
+
+def guess_images(images: Sequence[Path]) -> ImageSettings:
+    """How images are best read: made alike where they have several sizes, in colour where some have colours."""
+    sizes = [_size(image) for image in images]
+    size = None
+    if len(set(sizes)) > 1:
+        middle = np.median(np.array(sizes), 0)
+        small = np.maximum(1, np.round(middle * min(1.0, LONGEST_SIDE / middle.max()))).astype(int)
+        size = (int(small[0]), int(small[1]))
+    step = max(1, len(images) // LOOKED_AT)
+    return ImageSettings(size, any(map(_has_colours, images[::step])))
+
+
+def _size(image: Path) -> tuple[int, int]:
+    """The height and the width of an image, from its header."""
+    pillow: Any = require("PIL.Image", "reading images", "pillow")
+    check_file(image, "an image")
+    try:
+        with pillow.open(image, formats=FORMATS) as opened:
+            width, height = opened.size
+            return height, width
+    except Exception as error:  # decoders raise nearly anything for a damaged file
+        raise DataError(f"{image} is not an image that can be read, or is damaged: {error or type(error).__name__}") from error
+
+
+def _has_colours(image: Path) -> bool:
+    pixels = read_pixels(image, "RGB", partial(_check_size, image, None, image))
+    return bool((np.ptp(pixels, axis=2) > COLOURED).mean() >= SOME_PIXELS)

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from lutetia.files import check_file
 from lutetia.models import LONGEST_NAME
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array, check_expansion
-from lutetia.training.images import IMAGES, read_pixels
+from lutetia.training.images import ImageSettings, labelled_images, read_images
 from lutetia.training.tables import LARGEST, is_number, read_cells
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
@@ -35,6 +34,7 @@ DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([
 CELL = 8  # bytes that a cell takes in memory at least
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression")
+AS_THEY_ARE = ImageSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +79,10 @@ class LearningTable:
         return told
 
 
-def read_table_file(path: Path) -> TableFile:
-    """Read a file or a folder of one of the kinds."""
+def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE) -> TableFile:
+    """Read a file or a folder of one of the kinds; `images` says how those of a folder are read."""
     if path.is_dir():
-        return _images(path)
+        return _images(path, images)
     suffix = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if suffix in (".csv", ".csv.gz", ".tsv"):
         cells = read_cells(path)
@@ -390,26 +390,9 @@ def _arrays(path: Path) -> TableFile:
     return TableFile(path, {}, x.astype(np.float64) / (255 if x.dtype == np.uint8 else 1), targets)
 
 
-def _images(path: Path) -> TableFile:
+def _images(path: Path, settings: ImageSettings) -> TableFile:
     """A folder of folders, each named after the class of its images."""
-    files = [
-        (image, folder.name)
-        for folder in sorted(each for each in path.iterdir() if each.is_dir())
-        for image in sorted(folder.iterdir())
-        if image.suffix.lower() in IMAGES
-    ]
+    files = labelled_images(path)
     if not files:
         raise DataError(f"{path} holds no folders with images, expected {KINDS}")
-    first: tuple[int, ...] = ()
-    pixels = []
-    for image, _ in files:
-        pixels.append(read_pixels(image, "L", partial(_check_size, image, files[0][0], first)))
-        first = first or pixels[0].shape
-    return TableFile(path, {}, np.stack(pixels).astype(np.float64) / 255, [name for _, name in files])
-
-
-def _check_size(image: Path, first: Path, size: tuple[int, ...], width: int, height: int) -> None:
-    """Refuse an image of another size than the first, [H, W], and a large one in a small file."""
-    check_expansion(image, width * height * np.dtype(np.float64).itemsize)
-    if size and (height, width) != size:
-        raise DataError(f"{image} has {height} × {width} pixels, expected {size[0]} × {size[1]} as {first} has")
+    return TableFile(path, {}, read_images([image for image, _ in files], settings), [name for _, name in files])

@@ -28,6 +28,7 @@ from lutetia.training.boosting import Boosting, Each
 from lutetia.training.class_counts import class_report
 from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.folder import RunFolder
+from lutetia.training.images import ImageSettings, guess_images, labelled_images
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.table_files import (
     TASKS,
@@ -57,8 +58,15 @@ class TableSettings:
     task: str | None = option(None, choices=TASKS)
     categorical: list[str] = field(default_factory=list)  # columns that are categories though they look like numbers
     leave_out: list[str] = field(default_factory=list)
+    size: tuple[int, int] | None = option(None, low=1, high=4096)  # height and width to which images are resized
+    colour: bool | None = None  # of images: whether they keep their colours
     missing: list[str] = field(default_factory=list)  # words that stand for no value, besides NA, null, ?, ..
     test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
+
+    @property
+    def images(self) -> ImageSettings:
+        """How the images of a folder are read."""
+        return ImageSettings(self.size, bool(self.colour))
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ def open_table(config: TableConfig, folder: Path) -> tuple[LearningTable, Data]:
     """The table, and its rows in the splits "train" and "test"."""
     path = folder / config.data.path
     wanted = config.data
-    file = read_table_file(path)
+    file = read_table_file(path, wanted.images)
     table = make_table(file, wanted.target, wanted.task, wanted.categorical, wanted.leave_out, wanted.missing)
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
     held = int(len(order) * config.data.test)
@@ -226,6 +234,8 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
         known["target"] = config.data.target
     if config.data.missing:
         known["missing"] = config.data.missing
+    if config.data.size is not None:
+        known["resized"] = True
     return known
 
 
@@ -247,7 +257,8 @@ def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary
 
 def guess_config(path: Path, target: str | None, task: str | None) -> tuple[TableConfig, LearningTable]:
     """The config for a file: its target, its task and the types of its columns."""
-    file = read_table_file(path)
+    images = _guess_images(path)
+    file = read_table_file(path, images)
     name = None if file.x is not None else find_target(file, target)
     counting = [column for column, values in file.columns.items() if column != name and numbers_rows(values)]
     counting = counting if len(counting) < len(file.columns) - 1 else []  # a curve over one number is to be learned
@@ -255,6 +266,13 @@ def guess_config(path: Path, target: str | None, task: str | None) -> tuple[Tabl
     table = make_table(file, name, task, left_out=counting, missing=words)
     wanted = task or ("classification" if table.classes else "regression")
     settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out), missing=words)
+    if path.is_dir():
+        settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
     stops = wanted == "regression" and len(table.y) * (1 - settings.test) >= ENOUGH
     return TableConfig(settings, FitSettings(n_tables=2000, patience=5) if stops else FitSettings()), table
+
+
+def _guess_images(path: Path) -> ImageSettings:
+    images = [image for image, _ in labelled_images(path)] if path.is_dir() else []
+    return guess_images(images) if images else ImageSettings()

@@ -41,7 +41,7 @@ def page(model: IntegerTransformer | IntegerClassifier, title: str, figures: dic
     is_image = len(_shape(model)) > 1
     lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. "
     lead += "Draw, and it answers." if is_image else "Move a slider, and it answers."
-    sections = [_answering(is_image)]
+    sections = [_answering(_shape(model))]
     return _document(
         Article(title, lead, figures or {}, sections, no_script=NO_SCRIPT), IMAGE if is_image else NUMBERS, _classifier(model)
     )
@@ -91,12 +91,15 @@ def _writing() -> Section:
     return Section("write", "Write", content)
 
 
-def _answering(is_image: bool) -> Section:
+def _answering(shape: list[int]) -> Section:
+    """What a classifier is given and what it answers; an image of three planes is drawn in colour."""
+    is_image, has_colours = len(shape) > 1, len(shape) == 3 and shape[0] == 3
     keys = "Draw with a finger, a pen or a mouse; or by keys: arrows move, space draws, shift and an arrow draw a line."
+    tint = tag("label", tag("input", type="color", id="tint", value="#ffffff"), "colour") if has_colours else None
     given = [
         tag("canvas", id="image", tabindex=0, role="img", aria_label="An image to draw on", aria_describedby="keys"),
         tag("div", tag("button", "Clear", type="button", id="clear"),
-            tag("label", tag("input", type="checkbox", id="erase"), "erase"), class_="row"),
+            tag("label", tag("input", type="checkbox", id="erase"), "erase"), tint, class_="row"),
         tag("p", keys, id="keys", class_="small"),
     ] if is_image else [tag("ul", id="sliders", class_="sliders")]  # fmt: skip
     told = [

@@ -8,7 +8,9 @@ let loud = [], picked = -1, waiting = 0;
 Object.assign(window.lutetia, { sample: () => Array.from(x), loudest: () => loudest(x, MOST) });
 
 const className = (number) => model.classes[number] ?? String(number);
-const inputName = (number) => model.features[number] ?? (model.shape.length > 1 ? `pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
+const CHANNELS = model.shape.length === 3 && model.shape[0] === 3 ? ["red of ", "green of ", "blue of "] : [];
+const channelName = (number) => CHANNELS[Math.floor(number / (model.shape.at(-1) * model.shape.at(-2)))] ?? "";
+const inputName = (number) => model.features[number] ?? (model.shape.length > 1 ? `${channelName(number)}pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
 
 // What an input is compared with: in the unit of the data where that is known.
 const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? model.labels[input]?.[constant] ?? constant;

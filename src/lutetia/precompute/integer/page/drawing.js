@@ -4,7 +4,8 @@ const canvas = byId("image"), [height, width] = model.shape.slice(-2);
 const CELL = Math.max(8, Math.floor(560 / Math.max(height, width)));
 const shade = new Float64Array(x.length); // of each input, from 0 to 1
 const cursor = { row: Math.floor(height / 2), column: Math.floor(width / 2), shown: false };
-let drawing = false, ink = true;
+const colours = CHANNELS.length > 0;
+let drawing = false, ink = true, tint = [1, 1, 1];
 
 canvas.width = width * CELL;
 canvas.height = height * CELL;
@@ -36,7 +37,11 @@ function put(row, column) {
       const at = r * width + c;
       if (far >= 1.5) continue;
       const value = Math.min(1, 1.5 - far);
-      for (let plane = at; plane < x.length; plane += height * width) set(plane, ink ? Math.max(shade[plane], value) : 0);
+      for (let plane = 0; plane * height * width < x.length; plane++) {
+        const input = at + plane * height * width;
+        const drawn = colours ? shade[input] + (tint[plane] - shade[input]) * value : Math.max(shade[input], value);
+        set(input, ink ? drawn : 0);
+      }
     }
   }
   paint();
@@ -49,7 +54,8 @@ function paint() {
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.fillStyle = colour("--ink");
   for (let at = 0; at < height * width; at++) {
-    pen.globalAlpha = shade[at];
+    if (colours) pen.fillStyle = `rgb(${[0, 1, 2].map((plane) => Math.round(255 * shade[at + plane * height * width]))})`;
+    else pen.globalAlpha = shade[at];
     pen.fillRect((at % width) * CELL, Math.floor(at / width) * CELL, CELL, CELL);
   }
   pen.globalAlpha = 1;
@@ -109,6 +115,7 @@ canvas.addEventListener("blur", () => {
   cursor.shown = false;
   paint();
 });
+if (colours) byId("tint").addEventListener("input", ({ target }) => (tint = [1, 3, 5].map((at) => parseInt(target.value.slice(at, at + 2), 16) / 255)));
 byId("erase").addEventListener("change", (event) => (ink = !event.target.checked));
 byId("clear").addEventListener("click", () => {
   clear();
