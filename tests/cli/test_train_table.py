@@ -92,6 +92,88 @@ def test_words_for_no_value_are_told_and_read_again(tmp_path: Path, capsys: Capt
     assert "'small', expected a number" in error(capsys, "predict", tmp_path / "run", "small,3")
 
 
+@pytest.fixture(scope="module")
+def towns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two categories and a number, and a file with a town and a case that it has not seen."""
+    place = tmp_path_factory.mktemp("towns")
+    rows = "".join(f"id {n},{('Rome', 'Oslo')[n % 2]},{n % 9},{('TRUE', 'FALSE')[n % 3 > 0]},{'xy'[n % 2]}\n" for n in range(60))
+    (place / "towns.csv").write_text(f"id,town,size,open,kind\n{rows}")
+    assert main(["train", str(place / "towns.csv"), "--out", str(place / "run"), "--set", "fit.n_tables=4", "--json"]) == 0
+    (place / "new.csv").write_text('size,id,town,open\n3,"a, b",Bonn,true\n,c,,False\n5,d,oslo,TRUE\n')
+    return place
+
+
+def test_unknown_categories_are_an_error_or_missing(towns: Path, capsys: Capture) -> None:
+    message = error(capsys, "predict", towns / "run", towns / "new.csv")
+    assert "'Bonn', expected one of the categories Oslo, Rome (predict --unknown missing takes others for missing)" in message
+    result = told(capsys, "predict", towns / "run", towns / "new.csv", "--unknown", "missing")
+    assert result["warnings"] == ["1 row has a value of town that the model has not seen, such as 'Bonn': taken for missing"]
+    (expected,) = told(capsys, "predict", towns / "run", ",3,TRUE")["predictions"]
+    assert result["predictions"][0]["probabilities"] == expected["probabilities"]
+    (expected,) = told(capsys, "predict", towns / "run", "Oslo,5,TRUE")["predictions"]  # in any case
+    assert result["predictions"][2]["probabilities"] == expected["probabilities"]
+    assert "--unknown is 'mising': did you mean missing" in error(
+        capsys, "predict", towns / "run", "a,1,b", "--unknown", "mising"
+    )
+
+
+def test_a_config_says_what_unknown_categories_are(towns: Path, tmp_path: Path, capsys: Capture) -> None:
+    settings = ["--set", "fit.n_tables=2", "--set", 'data.unknown="missing"']
+    told(capsys, "train", towns / "towns.csv", "--out", tmp_path / "run", *settings)
+    assert len(told(capsys, "predict", tmp_path / "run", towns / "new.csv")["predictions"]) == 3
+    strict = error(capsys, "predict", tmp_path / "run", towns / "new.csv", "--unknown", "error")
+    assert "'Bonn', expected one of" in strict
+    told(capsys, "explain", tmp_path / "run", towns / "new.csv")
+
+
+def test_an_estimator_says_what_unknown_categories_are(tmp_path: Path, capsys: Capture) -> None:
+    frame = pandas.DataFrame({"town": pandas.Categorical(["Rome", "Oslo"] * 10), "size": range(20)})
+    LUTClassifier(n_tables=2, handle_unknown="missing").fit(frame, ["x", "y"] * 10).save(tmp_path / "lenient")
+    LUTClassifier(n_tables=2).fit(frame, ["x", "y"] * 10).save(tmp_path / "strict")
+    lenient, empty = told(capsys, "predict", tmp_path / "lenient", "Bonn,3", ",3")["predictions"]
+    assert lenient["probabilities"] == empty["probabilities"]
+    assert "'Bonn', expected one of" in error(capsys, "predict", tmp_path / "strict", "Bonn,3")
+
+
+def test_names_that_differ_in_case_only_stay_apart(tmp_path: Path, capsys: Capture) -> None:
+    rows = "".join(f"{('us', 'US', 'it')[n % 3]},{n % 7},{'xy'[n % 3 == 0]}\n" for n in range(60))
+    (tmp_path / "a.csv").write_text(f"word,b,kind\n{rows}")
+    told(capsys, "train", tmp_path / "a.csv", "--out", tmp_path / "run", "--set", "fit.n_tables=9")
+    predicted = told(capsys, "predict", tmp_path / "run", "us,1", "US,1", "IT,1", "it,1")["predictions"]
+    assert [each["class"] for each in predicted] == ["y", "x", "x", "x"]
+    assert predicted[2]["probabilities"] == predicted[3]["probabilities"]
+    assert "'Us', expected one of" in error(capsys, "predict", tmp_path / "run", "Us,1")
+
+
+def test_predictions_beside_the_columns_of_the_input(towns: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out.csv"
+    keep = ["--keep", "--unknown", "missing", "--csv", out]
+    told(capsys, "predict", towns / "run", towns / "new.csv", *keep)
+    kept, given = pandas.read_csv(out, dtype=str), pandas.read_csv(towns / "new.csv", dtype=str)
+    pandas.testing.assert_frame_equal(kept[given.columns], given)
+    assert list(kept.columns[4:]) == ["predicted kind", "probability", "probability of x", "probability of y"]
+    predictions = told(capsys, "predict", towns / "run", towns / "new.csv", "--unknown", "missing")["predictions"]
+    assert kept["predicted kind"].tolist() == [each["class"] for each in predictions]
+    given.to_parquet(tmp_path / "new.parquet")
+    told(capsys, "predict", towns / "run", tmp_path / "new.parquet", towns / "new.csv", *keep)
+    pandas.testing.assert_frame_equal(pandas.read_csv(out, dtype=str), pandas.concat([kept, kept], ignore_index=True))
+    assert "expected every INPUT to be a .csv or .parquet" in error(capsys, "predict", towns / "run", "Rome,3,TRUE", *keep)
+    assert "expected --csv FILE too" in error(capsys, "predict", towns / "run", towns / "new.csv", "--keep")
+    again = error(capsys, "predict", towns / "run", out, "--keep", "--unknown", "missing", "--csv", tmp_path / "b.csv")
+    assert "has a column 'predicted kind' already" in again
+    both = error(capsys, "predict", towns / "run", towns / "new.csv", towns / "towns.csv", *keep)
+    assert f"{towns / 'towns.csv'} has other columns than the first file" in both
+
+
+def test_numbers_beside_the_columns_of_the_input(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    told(capsys, "train", folder / "diabetes.csv", "--out", tmp_path / "run", "--set", "fit.n_tables=5")
+    told(capsys, "predict", tmp_path / "run", folder / "diabetes.csv", "--csv", tmp_path / "out.csv", "--keep")
+    kept, given = pandas.read_csv(tmp_path / "out.csv"), pandas.read_csv(folder / "diabetes.csv")
+    pandas.testing.assert_frame_equal(kept[given.columns], given)
+    values = [each["value"] for each in told(capsys, "predict", tmp_path / "run", folder / "diabetes.csv")["predictions"]]
+    assert kept["predicted target"].tolist() == values
+
+
 def test_long_lists_of_categories_are_shortened(tmp_path: Path, capsys: Capture) -> None:
     rows = "".join(f"town {n % 40},{'xy'[(n % 40) // 20]}\n" for n in range(400))
     (tmp_path / "a.csv").write_text(f"town,kind\n{rows}")
@@ -117,7 +199,11 @@ def test_a_row_is_typed_as_it_stands_in_the_file(tmp_path: Path, capsys: Capture
     assert main(["explain", run, ", egg"]) == 0  # the first value is missing
     assert "size = missing" in capsys.readouterr().out
     for row, error in (
-        ("1,0", "INPUT, column 'dish', line 1: '0', expected one of the categories egg, ham, smoked"),
+        (
+            "1,0",
+            "INPUT, column 'dish', line 1: '0', expected one of the categories egg, ham, smoked"
+            " (predict --unknown missing takes others for missing)",
+        ),
         ("1,egg,low", "INPUT has 3 values, expected 2: size, dish"),
     ):
         assert main(["predict", run, row]) == 1

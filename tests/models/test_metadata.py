@@ -82,6 +82,7 @@ BAD = [
     ({"input_low": float("nan"), "input_high": 1}, "metadata.input_low is nan, expected a finite number"),
     ({"missing": "-"}, "metadata.missing is '-', expected a list of words"),
     ({"missing": ["-", 0]}, "expected a list of words"),
+    ({"unknown": "ignore"}, "metadata.unknown is 'ignore', expected one of 'error', 'missing'"),
     ({"resized": 1}, "metadata.resized is 1, expected true or false"),
     ({"input_low": True, "input_high": 1}, "metadata.input_low is True, expected a finite number"),
 ]

@@ -20,6 +20,15 @@ def predict(
         typer.Argument(metavar="INPUT...", help="Rows of numbers, .csv, .npy, .npz files, images, folders of images; or text."),
     ],
     out: Annotated[Path | None, typer.Option("--csv", help="Write all probabilities as CSV to a file; - is stdout.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep all columns of the input files in the CSV file.")] = False,
+    unknown: Annotated[
+        str | None,
+        typer.Option(
+            "--unknown",
+            help="What a category is that the model has not seen: error or missing.",
+            autocompletion=values.complete_unknown,
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -31,9 +40,10 @@ def predict(
 
     lutetia predict runs/flowers 5.1,3.5,1.4,0.2 flowers.csv --csv predictions.csv
     """
+    from lutetia.cli.predict import PredictRequest
     from lutetia.cli.predict import predict as run_predict
 
-    result = run_predict(checkpoint, given, out, show=not as_json)
+    result = run_predict(checkpoint, PredictRequest(given, out, keep, unknown), show=not as_json)
     if as_json:
         print_json(result)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from lutetia.training import (
     read_npz,
     read_pixels,
     read_table_file,
+    unknown_categories,
     without_words,
 )
 
@@ -47,6 +48,7 @@ class NamedInputs(NamedTuple):
 
     x: Tensor  # [n, *input_shape], floats, or uint8 for pixels from 0 to 255
     names: list[str]
+    columns: dict[str, Sequence[Any]] | None = None  # of a file of columns, also those that the model does not use
 
 
 def read_inputs(model: Classifier, given: Sequence[str]) -> list[NamedInputs]:
@@ -110,10 +112,32 @@ def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
     lacking = [name for name in names or ["x0"] if name not in file.columns]
     if lacking:
         raise DataError(f"{file.path} has no column {lacking[0]!r}, which the model was trained on")
-    known = [categories.get(str(number)) for number in range(len(names))]
-    places = (f"{file.path}, column {name!r}" for name in names)
-    values = (without_words(file.columns[name], words) for name in names)
-    return np.stack([class_numbers(*each) for each in zip(values, known, places, strict=True)], 1)
+    unknown, parts = model.metadata.get("unknown", "error"), []
+    for number, name in enumerate(names):
+        values, where = without_words(file.columns[name], words), f"{file.path}, column {name!r}"
+        parts.append(class_numbers(values, category_names(categories, number), where, file.lines, unknown))
+    return np.stack(parts, 1)
+
+
+def category_names(categories: Mapping[str, Sequence[Any]], number: int) -> list[str] | None:
+    """The categories of a column as texts; None for a column of numbers."""
+    known = categories.get(str(number))
+    return None if known is None else [str(name) for name in known]
+
+
+def unknown_warnings(model: Classifier, columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """A sentence for each column with categories that the model has not seen, which it takes for missing."""
+    told = []
+    for number, name in enumerate(feature_names(model)):
+        known = category_names(model.metadata.get("categories", {}), number)
+        if known is None or name not in columns:
+            continue
+        strange = unknown_categories(without_words(columns[name], model.metadata.get("missing", [])), known)
+        if strange:
+            rows = "1 row has" if len(strange) == 1 else f"{len(strange):,} rows have"
+            such = f"such as {one_line(strange[0])!r}"
+            told.append(f"{rows} a value of {one_line(name)} that the model has not seen, {such}: taken for missing")
+    return told
 
 
 def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
@@ -121,11 +145,10 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
     categories = model.metadata.get("categories", {})
     parts = []
     for number, column in enumerate(columns):
-        known = categories.get(str(number))
-        names = None if known is None else [str(name) for name in known]
         values = without_words([row[column] for row in cells.rows], model.metadata.get("missing", []))
         where = f"{cells.path}, {cells.column_name(column)}"
-        parts.append(class_numbers(values, names, where, cells.lines))
+        known, unknown = category_names(categories, number), model.metadata.get("unknown", "error")
+        parts.append(class_numbers(values, known, where, cells.lines, unknown))
     return np.stack(parts, 1)
 
 
@@ -157,10 +180,15 @@ def _read(model: Classifier, given: str) -> NamedInputs:
     _check_file(path, KINDS)
     suffix, has_cells = path.suffix.lower(), path.name.lower().endswith(CELLS)
     if has_cells or (suffix in COLUMNS and isinstance(model, Tabular)):
-        rows = _cells(model, path) if has_cells or not isinstance(model, Tabular) else named_rows(model, read_table_file(path))
+        if has_cells or not isinstance(model, Tabular):
+            rows, columns = _cells(model, path)
+        else:
+            file = read_table_file(path)
+            rows, columns = named_rows(model, file), dict(file.columns)
         if not len(rows):
             raise DataError(f"{path} has 0 rows of values, expected at least one")
-        return NamedInputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
+        names = [f"{path} row {number}" for number in range(len(rows))]
+        return NamedInputs(torch.from_numpy(rows.reshape(-1, *shape)), names, columns)
     if suffix in ARRAYS:
         x = _fit_rows(_array(path), shape, str(path))
         return NamedInputs(x, [str(path)] if len(x) == 1 else [f"{path} row {number}" for number in range(len(x))])
@@ -169,10 +197,17 @@ def _read(model: Classifier, given: str) -> NamedInputs:
     raise DataError(f"{given} ends in {suffix or 'no suffix'}, expected {KINDS}")
 
 
-def _cells(model: Classifier, path: Path) -> np.ndarray:
+def _cells(model: Classifier, path: Path) -> tuple[np.ndarray, dict[str, Sequence[Any]]]:
+    """The inputs of the model in a CSV file [n, columns], and all its columns by name."""
     cells = read_cells(path)
-    columns = feature_columns(model, cells)
-    return tabular_rows(model, cells, columns) if isinstance(model, Tabular) else numeric_columns(cells, columns)
+    wanted = feature_columns(model, cells)
+    rows = tabular_rows(model, cells, wanted) if isinstance(model, Tabular) else numeric_columns(cells, wanted)
+    columns: dict[str, Sequence[Any]] = {}
+    for number, (name, values) in enumerate(
+        zip(column_names(cells.header or [""] * cells.width), zip(*cells.rows, strict=True), strict=True)
+    ):
+        columns[name if name not in columns else f"{name} ({UNNAMED_COLUMN}{number})"] = values
+    return rows, columns
 
 
 def _exists(path: Path) -> bool:

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import torch
 
 from lutetia.cli.backend import MOST_AT_ONCE, TableWork, forward_work, kernels_for
-from lutetia.cli.guard import UsageError, stop_if_interrupted
-from lutetia.cli.inputs import read_inputs, read_tokens
+from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
+from lutetia.cli.inputs import NamedInputs, read_inputs, read_tokens, unknown_warnings
 from lutetia.cli.naming import class_names, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
-from lutetia.errors import ArgumentError
+from lutetia.cli.values import UNKNOWN
+from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats, load
 
@@ -26,13 +27,25 @@ SHOWN = 40  # inputs on a screen; files hold all
 STDOUT = Path("-")
 
 
+class PredictRequest(NamedTuple):
+    """What was asked for: the inputs, the CSV file to write, whether it keeps the columns of the inputs, and what a category is
+    that the model has not seen: "error", "missing", or None for what the model says."""
+
+    given: Sequence[str]
+    out: Path | None = None
+    keep: bool = False
+    unknown: str | None = None
+
+
 class Answers(NamedTuple):
-    """The results of `predict`: the names of the outcomes, a prediction for each input, warnings, and the kernels that ran."""
+    """The results of `predict`: the names of the outcomes, a prediction for each input, warnings, the kernels that ran, and the
+    columns of the inputs."""
 
     names: list[str]
     predictions: list[Prediction]
     warnings: list[str]
     backend: str
+    files: list[NamedInputs]
 
 
 class Prediction(NamedTuple):
@@ -46,23 +59,30 @@ class Prediction(NamedTuple):
         return sorted(range(len(self.probabilities)), key=lambda each: -self.probabilities[each])
 
 
-def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
+def predict(checkpoint: Path, request: PredictRequest, show: bool) -> dict[str, Any]:
     """Predict and write the CSV, if any; with `show`, print the predictions. Returns what `--json` prints."""
+    given, out = request.given, request.out
     if not given:
         raise UsageError("predict got no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
+    if request.unknown is not None and request.unknown not in UNKNOWN:
+        raise UsageError(f"--unknown is {request.unknown!r}: {did_you_mean(request.unknown, UNKNOWN)}")
+    if request.keep and out is None:
+        raise UsageError("--keep is for a CSV file, expected --csv FILE too")
     check_output("--csv", None if out == STDOUT else out, (".csv",), given)
     model: Any = load(checkpoint)
+    if request.unknown is not None:
+        model.metadata = {**model.metadata, "unknown": request.unknown}
     if isinstance(model, Tabular) and model.is_regression:
-        return _numbers(model, given, out, show)
+        return _numbers(model, request, show)
     if isinstance(model, Classifier):
         answers = _classes(model, given, show)
     elif isinstance(model, LUTTransformer):
         answers = _bytes(model, given)
     else:
         raise ArgumentError(f"{checkpoint} holds a {type(model).__name__}, expected a classifier or a language model")
-    names, predictions, warnings, backend = answers
+    names, predictions, warnings, backend, files = answers
     if out is not None:
-        _write_csv(out, names, predictions)
+        _write_csv(out, names, predictions, kept_columns(files, model.metadata.get("target")) if request.keep else None)
     if show:
         for warning in warnings:
             print_warning(warning)
@@ -90,13 +110,13 @@ def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
                 chances = model(x).double().softmax(1).tolist()
                 predictions += [Prediction(*each) for each in zip(file.names[begin : begin + size], chances, strict=True)]
                 progress.advance(len(x))
-            warnings += range_warnings(model, as_floats(model, file.x), file.names)
-    return Answers(class_names(model), predictions, warnings, backend)
+            warnings += range_warnings(model, as_floats(model, file.x), file.names) + unknown_warnings(model, file.columns or {})
+    return Answers(class_names(model), predictions, warnings, backend, files)
 
 
-def _numbers(model: Tabular, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
+def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, Any]:
     """The predictions of a regression: one number per row."""
-    files = read_inputs(model, given)
+    files, out = read_inputs(model, request.given), request.out
     title = model.metadata.get("target") or "value"
     listed = []
     with torch.no_grad():
@@ -104,8 +124,14 @@ def _numbers(model: Tabular, given: Sequence[str], out: Path | None, show: bool)
             values = model(as_floats(model, file.x))[:, 0].tolist()
             listed += [{"input": name, "value": value} for name, value in zip(file.names, values, strict=True)]
     warnings = [text for file in files for text in range_warnings(model, as_floats(model, file.x), file.names)]
+    warnings += [text for file in files for text in unknown_warnings(model, file.columns or {})]
     if out is not None:
-        _write_rows(out, ["input", title], [[each["input"], repr(each["value"])] for each in listed])
+        values = [[repr(each["value"])] for each in listed]
+        if request.keep:
+            kept = kept_columns(files, model.metadata.get("target"))
+            _write_rows(out, [*kept.header, kept.title], [[*row, *value] for row, value in zip(kept.rows, values, strict=True)])
+        else:
+            _write_rows(out, ["input", title], [[each["input"], *value] for each, value in zip(listed, values, strict=True)])
     if show:
         for warning in warnings:
             print_warning(warning)
@@ -131,7 +157,7 @@ def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:
             stop_if_interrupted()
             scores = model(tokens[None])[0, -1]
             predictions.append(Prediction(text, scores.double().softmax(0).tolist()))
-    return Answers(names, predictions, [], backend)
+    return Answers(names, predictions, [], backend, [])
 
 
 def byte_name(token: int) -> str:
@@ -141,13 +167,45 @@ def byte_name(token: int) -> str:
     return chr(token) if 32 < token < 127 else repr(chr(token)) if token < 128 else f"\\x{token:02x}"
 
 
-def _write_csv(out: Path, names: Sequence[str], predictions: Sequence[Prediction]) -> None:
-    """One line for each input: its name, the best class, its probability, then the probability of every class."""
+class KeptColumns(NamedTuple):
+    """The columns of files of inputs: their names, the cells of each row, and a name for the column of predictions."""
+
+    header: list[str]
+    rows: list[list[str]]
+    title: str
+
+
+def kept_columns(files: Sequence[NamedInputs], target: str | None) -> KeptColumns:
+    """All columns of the inputs, for a CSV file; the inputs must be files with the same columns."""
+    if not files or any(file.columns is None for file in files):
+        raise UsageError("--keep is for files of columns, expected every INPUT to be a .csv or .parquet file")
+    header = list(files[0].columns or ())
+    for file in files:
+        if list(file.columns or ()) != header:
+            raise DataError(
+                f"{file.names[0].removesuffix(' row 0')} has other columns than the first file, which --keep cannot join"
+            )
+    title = f"predicted {target}" if target else "prediction"
+    if title in header:
+        raise DataError(f"the input has a column {title!r} already, so --keep cannot add it: rename it")
+    rows = [list(map(_cell, row)) for file in files for row in zip(*(file.columns or {}).values(), strict=True)]
+    return KeptColumns(header, rows, title)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else str(value)
+
+
+def _write_csv(out: Path, names: Sequence[str], predictions: Sequence[Prediction], kept: KeptColumns | None) -> None:
+    """One line for each input: its name or columns, the best class, its probability, then the probability of every class."""
     rows = []
-    for each in predictions:
-        best = each.best()[0]
-        rows.append([each.input, names[best], repr(each.probabilities[best]), *map(repr, each.probabilities)])
-    _write_rows(out, ["input", "class", "probability", *names], rows)
+    for number, each in enumerate(predictions):
+        best, own = each.best()[0], [each.input] if kept is None else kept.rows[number]
+        rows.append([*own, names[best], repr(each.probabilities[best]), *map(repr, each.probabilities)])
+    if kept is None:
+        _write_rows(out, ["input", "class", "probability", *names], rows)
+    else:
+        _write_rows(out, [*kept.header, kept.title, "probability", *(f"probability of {name}" for name in names)], rows)
 
 
 def _write_rows(out: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -14,7 +14,7 @@ from lutetia.models.fields import sizes as check_sizes
 from lutetia.models.gates import GateNetwork, Gates, area_of
 from lutetia.models.gates_config import GateNetworkConfig
 from lutetia.models.inputs import as_floats
-from lutetia.models.metadata import LONGEST_NAME, check_metadata, dump_metadata
+from lutetia.models.metadata import LONGEST_NAME, UNKNOWN, check_metadata, dump_metadata
 from lutetia.models.metadata import METADATA as METADATA_FILE
 from lutetia.models.saving import FORMAT as MODEL_FORMAT
 from lutetia.models.saving import MANIFEST_FORMAT, in_run, load, read_config, save, verify

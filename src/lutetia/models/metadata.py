@@ -8,6 +8,7 @@ input_high   the largest
 target       the name of what is predicted
 categories   by the number of an input, as a string, the values that its numbers stand for
 resized      whether images of other sizes are resized to that of the model
+unknown      what a category becomes that is not listed: "error", the default, or "missing"
 missing      words that stand for no value, besides those that always do
 
 Every key is optional. A file is checked before it is used: its types, and its lengths against the config of the model.
@@ -28,6 +29,7 @@ from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import read_json
 
 METADATA = "metadata.json"
+UNKNOWN = ("error", "missing")
 TASKS = ("classification", "regression", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
@@ -72,12 +74,14 @@ def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> No
 
 
 def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
-    """Check categories, target, resized and missing: plain values by the number of an input, a name, and words."""
+    """Check what is known of the columns: plain values by the number of an input, a name, and words."""
     categories, target = metadata.get("categories"), metadata.get("target")
     if target is not None and not (isinstance(target, str) and target.strip() and len(target) <= LONGEST_NAME):
         fail("metadata.target", target, f"a name of 1 to {LONGEST_NAME} characters")
     if not isinstance(metadata.get("resized", False), bool):
         fail("metadata.resized", metadata["resized"], "true or false")
+    if metadata.get("unknown", "error") not in UNKNOWN:
+        fail("metadata.unknown", metadata["unknown"], "one of " + ", ".join(map(repr, UNKNOWN)))
     words = metadata.get("missing", [])
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         fail("metadata.missing", words, "a list of words")

@@ -253,6 +253,7 @@ class TabularEstimator(BaseEstimator):
             known["features"] = [name if name.strip() else f"x{number}" for number, name in enumerate(self.names())]
         if categories:
             known["categories"] = categories
+            known["unknown"] = self.handle_unknown
         return known
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,23 +211,48 @@ def make_target(
     return np.array([order[text] for text in texts], np.int64), classes
 
 
-def numbered(values: Sequence[Any], known: Sequence[str] | None, where: str, lines: Sequence[int] | None = None) -> Array:
-    """A column as float64 [n], NaN for missing: numbers, or the numbers of categories that are known."""
+def numbered(
+    values: Sequence[Any],
+    known: Sequence[str] | None,
+    where: str,
+    lines: Sequence[int] | None = None,
+    unknown: str | None = None,
+) -> Array:
+    """A column as float64 [n], NaN for missing: numbers, or the numbers of categories that are known.
+
+    A category that is not known is missing with unknown="missing", else an error, which with unknown="error" says so.
+    """
     texts = [None if _is_missing(value) else _text(value) for value in values]
-    order = None if known is None else {name: float(number) for number, name in enumerate(known)}
+    find = None if known is None else in_any_case(known)
     numbers = np.full(len(texts), np.nan)
     for row, text in enumerate(texts):
         if text is None:
             continue
-        if order is None and (number := number_of(text)) is not None:
+        if find is None and (number := number_of(text)) is not None:
             numbers[row] = number
-        elif order is not None and text in order:
-            numbers[row] = order[text]
-        else:
-            wanted = "a number" if order is None else f"one of the categories {', '.join(list(order)[:20])}"
+        elif find is not None and (place := find(text)) is not None:
+            numbers[row] = place
+        elif find is None or unknown != "missing":
+            wanted = "a number" if known is None else f"one of the categories {', '.join(known[:20])}"
+            wanted += " (predict --unknown missing takes others for missing)" if known and unknown == "error" else ""
             shown = repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}…"
             raise DataError(f"{where}, {_row(row, lines)}: {shown}, expected {wanted}")
     return numbers
+
+
+def in_any_case(names: Sequence[str]) -> Callable[[str], int | None]:
+    """Finds the number of a name, in any case where no two names have the same letters; None for another."""
+    order = {name: number for number, name in enumerate(names)}
+    counts = Counter(name.lower() for name in order)
+    lower = {name.lower(): number for name, number in order.items() if counts[name.lower()] == 1}
+    return lambda text: order.get(text, lower.get(text.lower()))
+
+
+def unknown_categories(values: Sequence[Any], known: Sequence[str]) -> list[str]:
+    """The values of a column that are neither missing nor known, once for each row."""
+    find = in_any_case(known)
+    texts = (_text(value) for value in values if not _is_missing(value))
+    return [text for text in texts if find(text) is None]
 
 
 def _row(row: int, lines: Sequence[int] | None) -> str:

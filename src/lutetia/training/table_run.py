@@ -23,7 +23,7 @@ from lutetia import toml
 from lutetia._shared.folders import MANIFEST
 from lutetia.errors import DataError
 from lutetia.files import write_atomically
-from lutetia.models import Tabular, save
+from lutetia.models import UNKNOWN, Tabular, save
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.class_counts import class_report
 from lutetia.training.data import Data, Names, Samples, fingerprint
@@ -60,6 +60,7 @@ class TableSettings:
     leave_out: list[str] = field(default_factory=list)
     size: tuple[int, int] | None = option(None, low=1, high=4096)  # height and width to which images are resized
     colour: bool | None = None  # of images: whether they keep their colours
+    unknown: str | None = option(None, choices=UNKNOWN)  # what categories are that the fit has not seen: an error, or missing
     missing: list[str] = field(default_factory=list)  # words that stand for no value, besides NA, null, ?, ..
     test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
 
@@ -234,6 +235,8 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
         known["target"] = config.data.target
     if config.data.missing:
         known["missing"] = config.data.missing
+    if config.data.unknown is not None:
+        known["unknown"] = config.data.unknown
     if config.data.size is not None:
         known["resized"] = True
     return known
