@@ -67,7 +67,8 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
     config = _with(config, request.settings, str(path))
     if show:
         show_types(config, folder, guessed=request.target is None and is_table(path) and path.suffix.lower() != ".npz")
-    with Progress("fitting tables", config.fit.n_tables, show) as progress:
+    trials = 1 + config.fit.calibrate
+    with Progress("fitting tables", trials * config.fit.n_tables, show) as progress:
 
         def each(done: int, losses: dict[str, float]) -> None:
             stop_if_interrupted()
@@ -120,6 +121,9 @@ def show_table(summary: dict[str, Any]) -> None:
     screen.print(
         f"{summary['tables']} tables in {duration_text(summary['seconds'])}, {summary['weights']:,} weights", soft_wrap=True
     )
+    if summary["temperature"] > 1:
+        why = "on rows that a trial did not see, probabilities were too high"
+        screen.print(f"scores divided by {summary['temperature']:.2f}: {why}", soft_wrap=True)
     for split in ("train", "test"):
         if split in summary:
             told = told_measure(summary[split])

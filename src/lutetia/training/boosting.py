@@ -35,6 +35,7 @@ class Boosting:
     sketch      random directions that stand for the classes where anchors are chosen
     patience    validations without an improvement before the end; None: all tables are fitted
     balanced    whether classes count alike, however many samples they have
+    calibrate   whether a trial fit says by how much the scores of classes are divided
     """
 
     n_tables: int = 500
@@ -47,6 +48,7 @@ class Boosting:
     sketch: int = 1
     patience: int | None = None
     balanced: bool = False
+    calibrate: bool = False
     seed: int = 0
     threads: int = 1
 
@@ -117,11 +119,13 @@ class Numbers:
 
 @dataclass(eq=False)
 class Boosted:
-    """Fitted tables: anchors int64 [T, A, 2], weight float64 [T, 2**A, K], base float64 [K]; and the losses during the fit."""
+    """Fitted tables: anchors int64 [T, A, 2], weight float64 [T, 2**A, K], base float64 [K]; and the losses during the fit. A
+    model divides the rows by the temperature."""
 
     anchors: Array
     weight: Array
     base: Array
+    temperature: float = 1.0
     losses: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -176,7 +180,7 @@ def boost(
                 break
     if settings.patience is not None and valid is not None:
         count = best[1]
-    return Boosted(anchors[:count].copy(), weight[:count].copy(), base, losses)
+    return Boosted(anchors[:count].copy(), weight[:count].copy(), base, losses=losses)
 
 
 def refit(codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, settings: Boosting) -> Array:

@@ -46,6 +46,7 @@ MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
 HELD = 10  # one row in ten decides when to stop, where fit.patience is set
 ENOUGH = 100  # rows to fit, of which some can be spared for that
+ENOUGH_TO_TRY, SURE = 200, 100_000  # rows from which probabilities are calibrated, and of which there is little to correct
 SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
 
 
@@ -83,6 +84,7 @@ class FitSettings:
     smoothing: float = option(1.0, low=0)
     patience: int | None = option(None, low=1)  # looks, ten tables apart, at a tenth of the rows that is held out for them
     balanced: bool = False  # classes count alike, however many rows they have
+    calibrate: bool = False  # a trial fit says how sure the probabilities may be
     seed: int = option(0, low=0, high=2**63 - 1)
 
 
@@ -176,6 +178,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> d
         "left_out": table.left_out,
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
+        "temperature": fitted.temperature,
         "weights": sum(each.numel() for each in model.parameters()),
         "seconds": round(time.perf_counter() - begun, 3),
     }
@@ -273,7 +276,10 @@ def guess_config(path: Path, target: str | None, task: str | None) -> tuple[Tabl
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
     stops = wanted == "regression" and len(table.y) * (1 - settings.test) >= ENOUGH
-    return TableConfig(settings, FitSettings(n_tables=2000, patience=5) if stops else FitSettings()), table
+    if stops:
+        return TableConfig(settings, FitSettings(n_tables=2000, patience=5)), table
+    n_rows = len(table.y) * (1 - settings.test)
+    return TableConfig(settings, FitSettings(calibrate=bool(table.classes) and ENOUGH_TO_TRY <= n_rows <= SURE)), table
 
 
 def _guess_images(path: Path) -> ImageSettings:

@@ -1,0 +1,39 @@
+"""How sure a classifier is: scores that were fitted until the training rows are certain are divided by a temperature, found on
+rows that a trial fit has not seen, so that probabilities are as high as the classes are frequent. The classes stay the same."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from lutetia.training.boosting import Goal
+
+Array = np.ndarray[Any, Any]
+HELD = 5  # one row in five is held out of the trial
+HIGHEST = 20.0  # temperature
+ROUNDS = 40  # of the search, each of which leaves 0.62 of the range
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def held_out(n: int, seed: int) -> tuple[Array, Array]:
+    """The rows of a trial fit and those held out of it."""
+    order = np.random.default_rng(seed).permutation(n)
+    return np.sort(order[n // HELD :]), np.sort(order[: n // HELD])
+
+
+def best_temperature(scores: Array, goal: Goal) -> float:
+    """The temperature, at least 1, by which scores float64 [n, classes] have the lowest loss.
+
+    The loss is convex in the inverse of the temperature, so a golden-section search finds the lowest. Scores are never raised: a
+    few rows that are all correct would make them infinite.
+    """
+    low, high = 0.0, math.log(HIGHEST)
+    for _ in range(ROUNDS):
+        left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+        if goal.loss(scores / math.exp(left)) <= goal.loss(scores / math.exp(right)):
+            high = right
+        else:
+            low = left
+    return math.exp(low) if low > 0 else 1.0
