@@ -15,9 +15,10 @@ from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 
 from lutetia.cli import build, build_tables, main
+from lutetia.errors import DataError
 from lutetia.models import load
 from lutetia.report.comparisons import Comparison
-from lutetia.sklearn import LUTClassifier
+from lutetia.sklearn import LUTClassifier, LUTRegressor
 from lutetia.training.table_refit import Trial
 
 Capture = pytest.CaptureFixture[str]
@@ -172,6 +173,45 @@ def test_numbers_beside_the_columns_of_the_input(folder: Path, tmp_path: Path, c
     pandas.testing.assert_frame_equal(kept[given.columns], given)
     values = [each["value"] for each in told(capsys, "predict", tmp_path / "run", folder / "diabetes.csv")["predictions"]]
     assert kept["predicted target"].tolist() == values
+
+
+def test_a_column_that_was_left_out_is_kept_as_categories(tmp_path: Path, capsys: Capture) -> None:
+    rows = "".join(f"note {n},{n % 7},{'xy'[n % 2]}\n" for n in range(60))
+    (tmp_path / "a.csv").write_text(f"note,b,kind\n{rows}")
+    train = ["train", str(tmp_path / "a.csv"), "--set", "fit.n_tables=2", "--out"]
+    assert main([*train, str(tmp_path / "plain")]) == 0
+    assert """--set 'data.categorical=["NAME"]' keeps a column of many values as categories""" in capsys.readouterr().out
+    kept = told(capsys, *train, tmp_path / "kept", "--set", 'data.categorical=["note"]')
+    assert kept["left_out"] == {}
+    assert {"column": "note", "type": "60 categories"} in kept["types"]
+    both = ["--set", 'data.categorical=["note"]', "--set", 'data.leave_out=["note"]']
+    assert list(told(capsys, *train, tmp_path / "both", *both)["left_out"]) == ["note"]
+
+
+def test_a_run_is_an_estimator(wine_run: Path, folder: Path, towns: Path, tmp_path: Path, capsys: Capture) -> None:
+    model = LUTClassifier.load(wine_run)
+    frame = pandas.read_csv(folder / "wine.csv")[model.feature_names_in_]
+    predicted = told(capsys, "predict", wine_run, folder / "wine.csv")["predictions"]
+    assert model.predict(frame).tolist() == [each["class"] for each in predicted]
+    np.testing.assert_allclose(model.predict_proba(frame), [each["probabilities"] for each in predicted], rtol=1e-5)
+    assert "proline" in model.explain(frame[:1]).to_text()
+    model.save(tmp_path / "saved")
+    assert LUTClassifier.load(tmp_path / "saved").predict(frame).tolist() == model.predict(frame).tolist()
+    with pytest.raises(ValueError, match="unknown categories"):
+        model.predict(frame.assign(room="kitchen"))
+    told(capsys, "train", folder / "diabetes.csv", "--out", tmp_path / "run", "--set", "fit.n_tables=5")
+    values = [each["value"] for each in told(capsys, "predict", tmp_path / "run", folder / "diabetes.csv")["predictions"]]
+    numbers = LUTRegressor.load(tmp_path / "run")
+    np.testing.assert_allclose(
+        numbers.predict(pandas.read_csv(folder / "diabetes.csv")[numbers.feature_names_in_]), values, rtol=1e-6
+    )
+    with pytest.raises(DataError, match="holds LUTRegressor, expected a LUTClassifier"):
+        LUTClassifier.load(tmp_path / "run")
+    told(capsys, "train", folder / "digits", "--out", tmp_path / "digits", "--set", "fit.n_tables=5")
+    image = next((folder / "digits" / "digit 3").iterdir())
+    pixels = np.asarray(Image.open(image)).reshape(1, 64) / 255
+    (seen,) = told(capsys, "predict", tmp_path / "digits", image)["predictions"]
+    assert LUTClassifier.load(tmp_path / "digits").predict(pixels).tolist() == [seen["class"]]
 
 
 def test_long_lists_of_categories_are_shortened(tmp_path: Path, capsys: Capture) -> None:

@@ -97,6 +97,16 @@ def test_columns_that_teach_nothing_are_left_out(csv_file: Path) -> None:
     assert guess_config(csv_file, "y", None)[1].features == ["t"]
 
 
+def test_many_categories_are_kept_where_the_config_says_so(csv_file: Path) -> None:
+    csv_file.write_text("zip,a,y\n" + "".join(f"Z{n % 1100},{n % 7},{'xy'[n % 2]}\n" for n in range(1300)))
+    config, table = guess_config(csv_file, "y", None)
+    assert table.left_out == {"zip": "text with 1,100 different values"}
+    kept = replace(config.data, categorical=["zip"], leave_out=[])
+    table, _ = open_table(replace(config, data=kept), Path())
+    assert table.features == ["zip", "a"]
+    assert len(table.categories[0]) == 1100
+
+
 def test_a_few_words_in_a_column_of_numbers_are_missing_values(csv_file: Path) -> None:
     words = {4: "-", 8: "Unknown", 12: "n/a"}
     rows = (f"{words.get(n, n * 1.5)},{'unknown' if n % 9 == 0 else 'ham'},{'xy'[n % 2]}\n" for n in range(60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,7 +65,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         out = request.out or (folder if is_own else Path("runs") / name)
         again = is_own and os.path.realpath(out) == os.path.realpath(folder)
         config = make_table_config(read_toml(path), str(path))
-    config = _with(config, request.settings, str(path))
+    config = _with(config, request.settings, str(path), guessed=is_table(path))
     if show:
         show_types(config, folder, guessed=request.target is None and is_table(path) and path.suffix.lower() != ".npz")
     trials = 1 + config.fit.calibrate
@@ -77,10 +78,15 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         return train_table(config, folder, out, again=again, each=each)
 
 
-def _with(config: TableConfig, settings: list[str], name: str) -> TableConfig:
+def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) -> TableConfig:
+    """The config with what --set says; columns that it makes categories are not left out by a guess."""
     tables = config.to_dict()
     keys = [override_setting(tables, setting) for setting in settings]
-    return make_table_config(tables, name, keys)
+    changed = make_table_config(tables, name, keys)
+    if not guessed or "data.leave_out" in keys:
+        return changed
+    kept = [column for column in changed.data.leave_out if column not in changed.data.categorical]
+    return replace(changed, data=replace(changed.data, leave_out=kept))
 
 
 def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
@@ -101,6 +107,8 @@ def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
         screen.print(f"  and {len(table.types) - SHOWN} more columns", soft_wrap=True)
     for name, why in table.left_out.items():
         screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
+    if any("different values" in why for why in table.left_out.values()):
+        screen.print("""  --set 'data.categorical=["NAME"]' keeps a column of many values as categories""", soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if config.data.missing:

@@ -271,9 +271,9 @@ class TabularEstimator(BaseEstimator):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The estimator that a folder holds."""
+        """The estimator that a folder holds, saved by `save` or by `lutetia train` on a table of data."""
         model = load(path, expected=Tabular)
-        state = read_config(in_run(path)).get("estimator")
+        state = read_config(in_run(path)).get("estimator", _state_of_run(model))
         if not isinstance(state, dict) or state.get("class") != cls.__name__:
             held = state.get("class") if isinstance(state, dict) else "a model without an estimator"
             raise DataError(f"{path} holds {held}, expected a {cls.__name__}")
@@ -299,3 +299,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | tuple | list):
         return [_plain(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
     return {str(key): _plain(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def _state_of_run(model: Tabular) -> dict[str, Any] | None:
+    """The state of an estimator that was fitted by `lutetia train`; None where the data did not leave enough to tell."""
+    config, known = model.config, model.metadata
+    if config.core != "tables" or "task" not in known or (not model.is_regression and "classes" not in known):
+        return None
+    params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
+    state = {"class": "LUTRegressor" if model.is_regression else "LUTClassifier", "params": params, "named": "features" in known}
+    return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}

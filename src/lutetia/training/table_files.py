@@ -72,7 +72,7 @@ class LearningTable:
             count = len(self.categories.get(number, ()))
             distinct = np.unique(self.x[:, number][np.isfinite(self.x[:, number])])
             missing = int(np.isnan(self.x[:, number]).sum())
-            kind = f"{count} categor{'y' if count == 1 else 'ies'}" if count else f"number, {len(distinct):,} values"
+            kind = f"{count:,} categor{'y' if count == 1 else 'ies'}" if count else f"number, {len(distinct):,} values"
             words = [each for each in self.categories.get(number, ()) if number_of(each) is None]
             if words and 2 * len(words) < count:  # a column of numbers, but for a few cells
                 kind += f", because {words[0]!r} is not a number"
@@ -308,7 +308,7 @@ def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[
         return "", numbered(values, None, ""), []
     if not categorical and all(DATE.fullmatch(text) for text in known):
         return "dates, of which a number can be made, such as the month", np.empty(0), []
-    if len(known) > MOST_CATEGORIES or (len(known) == len(values) and len(values) > MOST_CLASSES):
+    if not categorical and (len(known) > MOST_CATEGORIES or (len(known) == len(values) and len(values) > MOST_CLASSES)):
         words = [text for text in known if by_text[text] is None]
         kind = f"{words[0][:SHOWN]!r} is not a number, and it has" if 2 * len(words) < len(known) else "text with"
         return f"{kind} {len(known):,} different values", np.empty(0), []
