@@ -214,6 +214,21 @@ def test_a_run_is_an_estimator(wine_run: Path, folder: Path, towns: Path, tmp_pa
     assert LUTClassifier.load(tmp_path / "digits").predict(pixels).tolist() == [seen["class"]]
 
 
+def test_evaluate_names_the_columns_that_matter(towns: Path, folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    found = told(capsys, "evaluate", towns / "run", towns / "towns.csv")["columns"]
+    assert found[0]["column"] == "town"  # which says the class
+    assert [each["rise"] for each in found] == sorted((each["rise"] for each in found), reverse=True)
+    assert main(["evaluate", str(towns / "run"), str(towns / "towns.csv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("columns that matter: how far the loss rises when one is shuffled")
+    assert lines[at + 1] == f"  town  {found[0]['rise']:+.4g}"
+    told(capsys, "train", folder / "diabetes.csv", "--out", tmp_path / "run", "--set", "fit.n_tables=5")
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    assert "columns that matter: how far the RMSE rises when one is shuffled" in capsys.readouterr().out
+    told(capsys, "train", folder / "digits", "--out", tmp_path / "digits", "--set", "fit.n_tables=5")
+    assert "columns" not in told(capsys, "evaluate", tmp_path / "digits")  # pixels have no names
+
+
 def test_long_lists_of_categories_are_shortened(tmp_path: Path, capsys: Capture) -> None:
     rows = "".join(f"town {n % 40},{'xy'[(n % 40) // 20]}\n" for n in range(400))
     (tmp_path / "a.csv").write_text(f"town,kind\n{rows}")

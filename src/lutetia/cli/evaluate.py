@@ -32,6 +32,7 @@ from lutetia.training import (
     batches_in_order,
     class_numbers,
     class_report,
+    column_importance,
     context_of,
     evaluation_sums,
     find_target,
@@ -53,6 +54,8 @@ from lutetia.training import (
 )
 
 BATCH = 256
+MOST_SHUFFLED = 200  # columns
+SHOWN_COLUMNS = 10
 
 
 class EvaluateRequest(NamedTuple):
@@ -130,8 +133,18 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     lacking = np.flatnonzero(np.isnan(y))
     if len(lacking):
         raise DataError(f"{request.data} has no value of the target in row {lacking[0] + 1}, expected one in each row")
-    measured = measure_tabular(model, x, y if model.is_regression else y.astype(np.int64))
-    return {"kind": model.kind, "split": split, "samples": len(y), **measured}
+    y = y if model.is_regression else y.astype(np.int64)
+    result = {"kind": model.kind, "split": split, "samples": len(y), **measure_tabular(model, x, y)}
+    names = feature_names(model)
+    if names and len(names) <= MOST_SHUFFLED:
+        result["columns"] = _columns(names, column_importance(model, x, y))
+    return result
+
+
+def _columns(names: list[str], rises: list[float]) -> list[dict[str, Any]]:
+    """The columns that a model depends on, the most important first."""
+    order = sorted(range(len(names)), key=lambda column: -rises[column])
+    return [{"column": names[column], "rise": rises[column]} for column in order]
 
 
 def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -273,5 +286,13 @@ def _show(result: dict[str, Any], of: str) -> None:
     screen.print(f"{told}, {result[unit]:,} {unit} {of}", soft_wrap=True)
     for line in class_lines(result) if "classes" in result else ():
         screen.print(line, soft_wrap=True, markup=False)
+    if "columns" in result:
+        measure = "RMSE" if "rmse" in result else "loss"
+        screen.print(f"columns that matter: how far the {measure} rises when one is shuffled", soft_wrap=True)
+        shown = result["columns"][:SHOWN_COLUMNS]
+        width = max(len(one_line(each["column"])) for each in shown)
+        for each in shown:
+            rise = f"{each['rise']:+.4g}" if abs(each["rise"]) < 1000 else f"{each['rise']:+,.0f}"
+            screen.print(f"  {one_line(each['column']):<{width}}  {rise}", soft_wrap=True)
     for warning in result.get("warnings", []):
         print_warning(warning)

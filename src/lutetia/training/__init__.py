@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lutetia.training.formats import check_expansion, check_file, read_idx
     from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
     from lutetia.training.images import ImageSettings, read_pixels
+    from lutetia.training.importance import column_importance
     from lutetia.training.progress import Live, Silent
     from lutetia.training.progress import clock as duration_text
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
@@ -90,6 +91,7 @@ __getattr__, __dir__ = lazy_door(
         "fitting": "fit",
         "formats": "check_expansion check_file read_idx",
         "images": "IMAGE_SUFFIXES=IMAGES ImageSettings read_pixels",
+        "importance": "column_importance",
         "progress": "Live Silent duration_text=clock",
         "resharding": "full_state_dict load_full_state_dict",
         "run": "train",
