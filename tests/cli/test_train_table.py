@@ -229,6 +229,29 @@ def test_evaluate_names_the_columns_that_matter(towns: Path, folder: Path, tmp_p
     assert "columns" not in told(capsys, "evaluate", tmp_path / "digits")  # pixels have no names
 
 
+def test_numbers_have_intervals(tmp_path: Path, capsys: Capture) -> None:
+    """Nine in ten new rows lie inside, whatever the noise; errors of the test rows say how wide that is."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(3000, 2))
+    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "size": 3 * x[:, 0] + random.laplace(0, 2, 3000)})
+    frame[:1500].to_csv(tmp_path / "known.csv", index=False)
+    frame[1500:].to_csv(tmp_path / "new.csv", index=False)
+    run = tmp_path / "run"
+    assert main(["train", str(tmp_path / "known.csv"), "--out", str(run), "--set", "fit.n_tables=60"]) == 0
+    error_90 = load(run).metadata["error_90"]
+    assert f", 9 of 10 rows within ±{error_90:.4g}" in capsys.readouterr().out
+    rows = told(capsys, "predict", run, tmp_path / "new.csv", "--csv", tmp_path / "out.csv")["predictions"]
+    inside = np.mean([each["low"] <= size <= each["high"] for each, size in zip(rows, frame["size"][1500:], strict=True)])
+    assert 0.86 < inside < 0.94
+    written = pandas.read_csv(tmp_path / "out.csv")
+    assert list(written.columns) == ["input", "size", "size low", "size high"]
+    np.testing.assert_allclose(written["size high"] - written["size"], error_90)
+    (typed,) = told(capsys, "predict", run, "0.5,0.5")["predictions"]
+    assert main(["predict", str(run), "0.5,0.5"]) == 0
+    between = f"size {typed['value']:.6g}, {typed['low']:.6g} to {typed['high']:.6g} in 9 of 10 cases"
+    assert between in capsys.readouterr().out
+
+
 def test_long_lists_of_categories_are_shortened(tmp_path: Path, capsys: Capture) -> None:
     rows = "".join(f"town {n % 40},{'xy'[(n % 40) // 20]}\n" for n in range(400))
     (tmp_path / "a.csv").write_text(f"town,kind\n{rows}")

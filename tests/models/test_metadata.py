@@ -83,6 +83,8 @@ BAD = [
     ({"missing": "-"}, "metadata.missing is '-', expected a list of words"),
     ({"missing": ["-", 0]}, "expected a list of words"),
     ({"unknown": "ignore"}, "metadata.unknown is 'ignore', expected one of 'error', 'missing'"),
+    ({"error_90": -1.0}, "metadata.error_90 is -1.0, expected a finite number of at least 0"),
+    ({"error_90": "1"}, "metadata.error_90 is '1'"),
     ({"resized": 1}, "metadata.resized is 1, expected true or false"),
     ({"input_low": True, "input_high": 1}, "metadata.input_low is True, expected a finite number"),
 ]

@@ -16,7 +16,7 @@ from lutetia.errors import ArgumentError, DataError
 from lutetia.training.data import Samples
 from lutetia.training.images import read_pixels
 from lutetia.training.table_files import is_table, make_table, number_of, read_table_file
-from lutetia.training.table_run import guess_config, open_table
+from lutetia.training.table_run import error_bound, guess_config, open_table
 
 CSV = "age,city,id,grade\n30,Rome,a1,good\n?,Oslo,a2,bad\n50,Rome,a3,good\n41,,a4,bad\n" + "".join(
     f"{n},Rome,b{n},good\n" for n in range(20)
@@ -134,6 +134,15 @@ def test_a_few_words_in_a_column_of_numbers_are_missing_values(csv_file: Path) -
 def test_other_words_are_values(csv_file: Path, cell: Callable[[int], object]) -> None:
     csv_file.write_text("a,b,y\n" + "".join(f"{cell(n)},{n % 7},{'xy'[n % 2]}\n" for n in range(100)))
     assert guess_config(csv_file, "y", None)[0].data.missing == []
+
+
+@pytest.mark.parametrize(("n", "place"), [(9, 9), (10, 10), (19, 18), (99, 90), (240, 217)])
+def test_the_bound_of_errors(n: int, place: int) -> None:
+    """With n errors of rows like it, a new one is among the first k of n + 1 with the chance k / (n + 1)."""
+    errors = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
+    assert error_bound(errors) == place
+    assert place / (n + 1) >= 0.9 > (place - 1) / (n + 1)
+    assert error_bound(errors[:8]) is None
 
 
 def test_a_class_that_is_rare_is_among_the_rows_to_fit(csv_file: Path) -> None:

@@ -118,30 +118,41 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
     """The predictions of a regression: one number per row."""
     files, out = read_inputs(model, request.given), request.out
     title = model.metadata.get("target") or "value"
-    listed = []
+    listed: list[dict[str, Any]] = []
     with torch.no_grad():
         for file in files:
             values = model(as_floats(model, file.x))[:, 0].tolist()
-            listed += [{"input": name, "value": value} for name, value in zip(file.names, values, strict=True)]
+            listed += [{"input": name, **_interval(model, value)} for name, value in zip(file.names, values, strict=True)]
     warnings = [text for file in files for text in range_warnings(model, as_floats(model, file.x), file.names)]
     warnings += [text for file in files for text in unknown_warnings(model, file.columns or {})]
     if out is not None:
-        values = [[repr(each["value"])] for each in listed]
-        if request.keep:
-            kept = kept_columns(files, model.metadata.get("target"))
-            _write_rows(out, [*kept.header, kept.title], [[*row, *value] for row, value in zip(kept.rows, values, strict=True)])
-        else:
-            _write_rows(out, ["input", title], [[each["input"], *value] for each, value in zip(listed, values, strict=True)])
+        _write_numbers(out, title, listed, kept_columns(files, model.metadata.get("target")) if request.keep else None)
     if show:
         for warning in warnings:
             print_warning(warning)
         if out != STDOUT:
             screen = console()
             for each in listed[:SHOWN]:
-                screen.print(f"{one_line(each['input'])}  {one_line(title)} {each['value']:.6g}", soft_wrap=True)
+                within = f", {each['low']:.6g} to {each['high']:.6g} in 9 of 10 cases" if "low" in each else ""
+                screen.print(f"{one_line(each['input'])}  {one_line(title)} {each['value']:.6g}{within}", soft_wrap=True)
             if len(listed) > SHOWN:
                 screen.print(f"and {len(listed) - SHOWN} more: --csv FILE writes all of them", soft_wrap=True)
     return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings}
+
+
+def _interval(model: Tabular, value: float) -> dict[str, float]:
+    """A predicted number and, where the model knows its errors, what nine in ten numbers lie between."""
+    error = model.metadata.get("error_90")
+    return {"value": value} if error is None else {"value": value, "low": value - error, "high": value + error}
+
+
+def _write_numbers(out: Path, title: str, listed: Sequence[dict[str, Any]], kept: KeptColumns | None) -> None:
+    """One line for each input: its name or columns, the number, and the ends of its interval."""
+    header, title = (["input"], title) if kept is None else (kept.header, kept.title)
+    keys = [key for key in ("value", "low", "high") if key in listed[0]]
+    before = [[each["input"]] for each in listed] if kept is None else kept.rows
+    rows = [[*own, *(repr(each[key]) for key in keys)] for own, each in zip(before, listed, strict=True)]
+    _write_rows(out, [*header, title, *(f"{title} {key}" for key in keys[1:])], rows)
 
 
 def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:

@@ -161,4 +161,5 @@ def told_measure(measured: dict[str, Any]) -> str:
     """The headline numbers of an evaluation."""
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
-    return f"RMSE {measured['rmse']:.6g}, R² {measured['r2']:.4f}"
+    within = f", 9 of 10 rows within ±{measured['error_90']:.4g}" if "error_90" in measured else ""
+    return f"RMSE {measured['rmse']:.6g}, R² {measured['r2']:.4f}{within}"

@@ -7,6 +7,7 @@ input_low    the smallest value of each input in the training data, or one numbe
 input_high   the largest
 target       the name of what is predicted
 categories   by the number of an input, as a string, the values that its numbers stand for
+error_90     of a regression: what the error of nine in ten rows that were not fitted stays within
 resized      whether images of other sizes are resized to that of the model
 unknown      what a category becomes that is not listed: "error", the default, or "missing"
 missing      words that stand for no value, besides those that always do
@@ -80,6 +81,9 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None
         fail("metadata.target", target, f"a name of 1 to {LONGEST_NAME} characters")
     if not isinstance(metadata.get("resized", False), bool):
         fail("metadata.resized", metadata["resized"], "true or false")
+    error = metadata.get("error_90", 0)
+    if not _is_finite(error) or error < 0:
+        fail("metadata.error_90", error, "a finite number of at least 0")
     if metadata.get("unknown", "error") not in UNKNOWN:
         fail("metadata.unknown", metadata["unknown"], "one of " + ", ".join(map(repr, UNKNOWN)))
     words = metadata.get("missing", [])

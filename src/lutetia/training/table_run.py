@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import time
 from collections.abc import Collection, Mapping
@@ -188,6 +189,8 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> d
         if table.classes:
             counts = np.bincount(part.y, minlength=len(table.classes))
             summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / len(part.y))}
+    if "error_90" in (test := summary.get("test", {})):
+        model.metadata["error_90"] = test["error_90"]
     _leave(config, folder, out, model, summary)
     return summary
 
@@ -217,7 +220,16 @@ def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) ->
         return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names)}
     missing = ((scores[:, 0] - target) ** 2).mean()
     spread = ((target - target.mean()) ** 2).mean()
-    return {"loss": float(missing), "rmse": float(missing.sqrt()), "r2": float(1 - missing / spread) if spread > 0 else 0.0}
+    known = {"loss": float(missing), "rmse": float(missing.sqrt()), "r2": float(1 - missing / spread) if spread > 0 else 0.0}
+    bound = error_bound((scores[:, 0] - target).abs().numpy())
+    return known if bound is None else known | {"error_90": bound}
+
+
+def error_bound(errors: Array) -> float | None:
+    """What the absolute error of a new row stays within nine times in ten, by errors [n] of rows that were not fitted: split
+    conformal prediction, which assumes only that rows come in no order. None for fewer than nine rows."""
+    place = math.ceil(0.9 * (len(errors) + 1))
+    return float(np.sort(errors)[place - 1]) if place <= len(errors) else None
 
 
 def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
