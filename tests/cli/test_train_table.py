@@ -15,6 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 
 from lutetia.cli import build, build_tables, main
+from lutetia.cli.show import short_number
 from lutetia.errors import DataError
 from lutetia.models import load
 from lutetia.report.comparisons import Comparison
@@ -250,6 +251,34 @@ def test_numbers_have_intervals(tmp_path: Path, capsys: Capture) -> None:
     assert main(["predict", str(run), "0.5,0.5"]) == 0
     between = f"size {typed['value']:.6g}, {typed['low']:.6g} to {typed['high']:.6g} in 9 of 10 cases"
     assert between in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "sign", "text"),
+    [
+        (29147.3, 4, False, "29,150"), (-29147.3, 3, True, "-29,100"), (9999.4, 4, True, "+9999"),
+        (0.001234, 3, True, "+0.00123"),
+        (1234567.8, 6, False, "1,234,570"), (270549.2, 6, False, "270549"), (2e20, 4, False, "2e+20"), (0.0, 4, False, "0"),
+        (float("nan"), 4, False, "nan"),
+    ],
+)  # fmt: skip
+def test_numbers_on_a_screen(value: float, digits: int, sign: bool, text: str) -> None:
+    assert short_number(value, digits, sign) == text
+
+
+def test_large_numbers_are_written_out(tmp_path: Path, capsys: Capture) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(200, 2))
+    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "price": 3e6 + 1e6 * x[:, 0] + 1e5 * random.normal(size=200)})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    run = str(tmp_path / "run")
+    assert main(["train", str(tmp_path / "a.csv"), "--out", run, "--set", "fit.n_tables=60"]) == 0
+    for command in (["predict", "0.5,0.5"], ["explain", "0.5,0.5"], ["evaluate"], ["info"]):
+        assert main([command[0], run, *command[1:]]) == 0
+    screen = capsys.readouterr().out
+    assert "e+0" not in screen
+    assert "predicts   price, 9 of 10 test rows within ±" in screen
+    assert "classes" not in screen
 
 
 def test_long_lists_of_categories_are_shortened(tmp_path: Path, capsys: Capture) -> None:

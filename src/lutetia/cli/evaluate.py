@@ -17,7 +17,7 @@ from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import feature_columns, image_settings, named_rows, tabular_rows
 from lutetia.cli.naming import class_names, feature_names, range_warnings
 from lutetia.cli.outputs import check_output
-from lutetia.cli.show import Progress, console, one_line, print_warning
+from lutetia.cli.show import Progress, console, one_line, print_warning, short_number
 from lutetia.cli.train_table import told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
@@ -292,7 +292,7 @@ def _show(result: dict[str, Any], of: str) -> None:
         shown = result["columns"][:SHOWN_COLUMNS]
         width = max(len(one_line(each["column"])) for each in shown)
         for each in shown:
-            rise = f"{each['rise']:+.4g}" if abs(each["rise"]) < 1000 else f"{each['rise']:+,.0f}"
+            rise = short_number(each["rise"], sign=True)
             screen.print(f"  {one_line(each['column']):<{width}}  {rise}", soft_wrap=True)
     for warning in result.get("warnings", []):
         print_warning(warning)

@@ -16,7 +16,7 @@ from lutetia.cli.inputs import read_sample, read_tokens
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, heat_map, token_strip
-from lutetia.cli.show import console, one_line, print_warning
+from lutetia.cli.show import console, one_line, print_warning, short_number
 from lutetia.errors import require
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats, load
@@ -174,7 +174,8 @@ def _number(model: Tabular, x: torch.Tensor, value: float, request: ExplainReque
             print_warning(warning)
         screen.print(bars(screen, _inputs(model, x.flatten()), found.relevance.flatten().tolist()), end="", soft_wrap=True)
         _show_comparisons(told)
-        screen.print(Text(f"{one_line(title)} {value:.6g}, shared out over the columns (rule {request.rule})"), soft_wrap=True)
+        shared = f"{one_line(title)} {short_number(value, 6)}, shared out over the columns (rule {request.rule})"
+        screen.print(Text(shared), soft_wrap=True)
     return told
 
 
@@ -206,7 +207,8 @@ def _inputs(model: Classifier, x: torch.Tensor) -> list[str]:
 def _show_comparisons(told: dict[str, Any]) -> None:
     """The comparisons that mattered most, and what the score would lose with the opposite answer."""
     for each in told["comparisons"][:COMPARISONS_SHOWN]:
-        console().print(Text(f"{each['effect']:+.3g} because {one_line(Comparison(**each).text)}"), soft_wrap=True)
+        effect = short_number(each["effect"], 3, sign=True)
+        console().print(Text(f"{effect} because {one_line(Comparison(**each).text)}"), soft_wrap=True)
 
 
 def _tables(model: Classifier, x: torch.Tensor, target: int) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia._shared.folders import MANIFEST, read_manifest
-from lutetia.cli.show import console, one_line
+from lutetia.cli.show import console, one_line, short_number
 from lutetia.cli.values import PROGRAMS, TARGETS
 from lutetia.errors import LutetiaError
 from lutetia.models import MANIFEST_FORMAT, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, in_run, load
@@ -68,7 +68,11 @@ def _show(result: dict[str, Any]) -> None:
     if "input_shape" in config:
         sizes = config["input_shape"]
         lines["input"] = (" × ".join(map(str, sizes)) if len(sizes) > 1 else f"{sizes[0]:,} numbers") + _range(metadata)
-        lines["classes"] = _few(metadata.get("classes", [])) or f"{config['n_classes']}, without names"
+        if metadata.get("task") == "regression":
+            within = f", 9 of 10 test rows within ±{short_number(metadata['error_90'])}" if "error_90" in metadata else ""
+            lines["predicts"] = f"{metadata.get('target', 'a number')}{within}"
+        else:
+            lines["classes"] = _few(metadata.get("classes", [])) or f"{config['n_classes']}, without names"
         lines["features"] = _few(metadata.get("features", []))
     lines["layers"] = ", ".join(_layer(each) for each in config.get("layers", []))
     lines["reads"] = ", ".join(result["reads"])

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from lutetia.cli.show import short_number
+
 FOR, AGAINST = (224, 90, 20), (45, 105, 215)
 PAPER = (243, 240, 230)
 SHOWN = 16  # features, and tokens in words
@@ -68,7 +70,7 @@ def bars(console: Console, names: Sequence[str], values: Sequence[float], shown:
     block, picture = "#" if console.options.ascii_only else "█", Text()
     for at in order:
         colour = f"rgb({','.join(map(str, FOR if values[at] >= 0 else AGAINST))})"
-        picture.append(f"{names[at]:<{width}}  {values[at]:>10.4g}  ")
+        picture.append(f"{names[at]:<{width}}  {short_number(values[at]):>10}  ")
         picture.append(block * math.ceil(BAR * abs(values[at]) / most), style=colour)
         picture.append("\n")
     return picture

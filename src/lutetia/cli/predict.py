@@ -16,7 +16,7 @@ from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import NamedInputs, read_inputs, read_tokens, unknown_warnings
 from lutetia.cli.naming import class_names, range_warnings
 from lutetia.cli.outputs import check_output
-from lutetia.cli.show import Progress, console, one_line, print_warning
+from lutetia.cli.show import Progress, console, one_line, print_warning, short_number
 from lutetia.cli.values import UNKNOWN
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
@@ -133,8 +133,10 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
         if out != STDOUT:
             screen = console()
             for each in listed[:SHOWN]:
-                within = f", {each['low']:.6g} to {each['high']:.6g} in 9 of 10 cases" if "low" in each else ""
-                screen.print(f"{one_line(each['input'])}  {one_line(title)} {each['value']:.6g}{within}", soft_wrap=True)
+                told = f"{one_line(title)} {short_number(each['value'], 6)}"
+                if "low" in each:
+                    told += f", {short_number(each['low'], 6)} to {short_number(each['high'], 6)} in 9 of 10 cases"
+                screen.print(f"{one_line(each['input'])}  {told}", soft_wrap=True)
             if len(listed) > SHOWN:
                 screen.print(f"and {len(listed) - SHOWN} more: --csv FILE writes all of them", soft_wrap=True)
     return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings}

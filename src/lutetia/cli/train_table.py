@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lutetia.cli.class_lines import class_lines
 from lutetia.cli.guard import UsageError, stop_if_interrupted
-from lutetia.cli.show import Progress, console, one_line
+from lutetia.cli.show import Progress, console, one_line, short_number
 from lutetia.errors import DataError
 from lutetia.training import (
     TableConfig,
@@ -161,5 +161,5 @@ def told_measure(measured: dict[str, Any]) -> str:
     """The headline numbers of an evaluation."""
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
-    within = f", 9 of 10 rows within ±{measured['error_90']:.4g}" if "error_90" in measured else ""
-    return f"RMSE {measured['rmse']:.6g}, R² {measured['r2']:.4f}{within}"
+    within = f", 9 of 10 rows within ±{short_number(measured['error_90'])}" if "error_90" in measured else ""
+    return f"RMSE {short_number(measured['rmse'], 6)}, R² {measured['r2']:.4f}{within}"
