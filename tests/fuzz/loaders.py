@@ -88,7 +88,15 @@ def classifier(**fields: Any) -> models.LUTClassifier:
 
 def tabular(**fields: Any) -> models.Tabular:
     model = models.Tabular(input_shape=(3,), n_classes=2, n_tables=4, n_encoded=3, n_edges=2, n_categories=2, seed=0, **fields)
-    model.metadata = {"classes": ["a", "b"], "categories": {"1": ["x", "y"]}, "target": "c", "missing": ["-"], "resized": True}
+    model.metadata = {
+        "classes": ["a", "b"],
+        "categories": {"1": ["x", "y"]},
+        "target": "c",
+        "missing": ["-"],
+        "resized": True,
+        "unknown": "missing",
+        "error_90": 1.5,
+    }
     return model
 
 
