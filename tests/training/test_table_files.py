@@ -97,6 +97,13 @@ def test_columns_that_teach_nothing_are_left_out(csv_file: Path) -> None:
     assert guess_config(csv_file, "y", None)[1].features == ["t"]
 
 
+def test_a_target_of_numbers_with_a_word_is_not_taken_for_classes(csv_file: Path) -> None:
+    csv_file.write_text("a,price\n" + "".join(f"{n % 7},{'Unknown' if n == 5 else n * 1.5}\n" for n in range(40)))
+    with pytest.raises(DataError, match="has 'unknown' in line 7 and numbers elsewhere: remove such rows, or use --task classif"):
+        guess_config(csv_file, "price", None)
+    assert len(guess_config(csv_file, "price", "classification")[1].classes) == 40
+
+
 def test_many_categories_are_kept_where_the_config_says_so(csv_file: Path) -> None:
     csv_file.write_text("zip,a,y\n" + "".join(f"Z{n % 1100},{n % 7},{'xy'[n % 2]}\n" for n in range(1300)))
     config, table = guess_config(csv_file, "y", None)

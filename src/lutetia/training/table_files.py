@@ -189,6 +189,11 @@ def make_target(
     numbers = [number_of(text) for text in texts]
     numeric = None not in numbers
     guessed = task is None
+    if guessed and (words := missing_words(values)):
+        row = _row([text.lower() for text in texts].index(words[0]), lines)
+        raise DataError(
+            f"{where} has {words[0]!r} in {row} and numbers elsewhere: remove such rows, or use --task classification"
+        )
     if guessed:
         whole = numeric and all(number.is_integer() for number in numbers if number is not None)
         task = "regression" if numeric and not (whole and len(set(texts)) <= MOST_CLASSES) else "classification"
