@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, check_choice, describe, fail
+from lutetia.relevance.autocast import autocast_as, without_autocast
 from lutetia.relevance.blocks import blocks, computed_again
 from lutetia.relevance.engine import UNKNOWN, Walk
 from lutetia.relevance.graph import AutogradGraph, Node
@@ -55,7 +56,7 @@ def explain(
     rules = check_rules(rules)
     unknown = check_unknown(strict, unknown)
     items = as_list(wrt)
-    with torch.no_grad(), collector_at_rest():
+    with walking():
         explained, seed = select(output, target)
         asked = Asked(default_targets(explained) if items is None else items, inputs=items is None)
         return explain_once(explained, seed, asked, rules, unknown)
@@ -85,7 +86,7 @@ def attribute(
         if run.recomputed:
             stack.enter_context(as_found(model))
         output, asked = run.forward(inputs)
-        with torch.no_grad(), collector_at_rest():
+        with walking():
             explained, seed = select(output, target)
             del output
             # The result holds the output as numbers: with its graph it would hold every activation.
@@ -210,6 +211,13 @@ def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, unkno
         ) from error
     finally:
         explanation.graph.release()
+
+
+@contextmanager
+def walking() -> Iterator[None]:
+    """What a walk runs in: no gradients, no autocast, which would change the dtypes that its rules divide in."""
+    with torch.no_grad(), autocast_as(without_autocast()), collector_at_rest():
+        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lutetia.errors import ArgumentError, fail
+from lutetia.relevance.autocast import autocast_as, autocast_states
 from lutetia.relevance.opened import INSIDE, GradientsStayOn
 
 
@@ -57,6 +58,7 @@ class BlockCall:
         for at in self.places:  # the graph keeps them
             leaves[at] = None
         self._opened = INSIDE.get()
+        self._autocast = autocast_states()
         self._random = torch.get_rng_state()
         self._devices = sorted({tensor.device.index for tensor in self.tensors if tensor.device.type == "cuda"})
         self._random_cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
@@ -78,7 +80,7 @@ class BlockCall:
     def run_again(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The same outputs as before, dropout included, with the names of the modules inside noted."""
         gradients = GradientsStayOn() if self._opened else nullcontext()
-        with torch.random.fork_rng(devices=self._devices), self._watched(), gradients:
+        with torch.random.fork_rng(devices=self._devices), autocast_as(self._autocast), self._watched(), gradients:
             torch.set_rng_state(self._random)
             for device, state in zip(self._devices, self._random_cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.relevance.api import ExplainedOutput, Run, collector_at_rest, finish
+from lutetia.relevance.api import ExplainedOutput, Run, finish, walking
 from lutetia.relevance.engine import NOTHING, add_up
 from lutetia.relevance.graph import Node, discover, pick
 from lutetia.relevance.outputs import select
@@ -36,7 +35,7 @@ class Plan:
     def __call__(self, inputs: object, target: object = None) -> Result:
         """Relevance for these inputs, as `attribute` would find it."""
         returned, asked = self._run.forward(inputs)
-        with torch.no_grad(), collector_at_rest():
+        with walking():
             output, seed = select(returned, target)
             first = self._first
             if first is not None and first.graph.rebind(discover(output.grad_fn)):

@@ -69,8 +69,10 @@ def value_of(node: Node, args: Args) -> Relevance:
 
 
 def relevance_of(node: Node, R: Any, args: Args) -> Given:
-    """What the inputs of a node get of R, in the dtype of R."""
-    if node.wide is not False:
+    """What the inputs of a node get of R: in the dtypes of the inputs, or all in float64."""
+    if node.wide is None:
+        return _as_computed(node, node.op.relevance(node, R, args))
+    if node.wide:
         return node.op.relevance(node, R, args)
     narrow = R
     if not node.op.nests:  # a walk inside goes on in the dtype of R
@@ -84,6 +86,18 @@ def relevance_of(node: Node, R: Any, args: Args) -> Given:
     return [
         SlicedRelevance(part.node, wide(part.R), part.view) if isinstance(part, SlicedRelevance) else wide(part) for part in given
     ]
+
+
+def _as_computed(node: Node, given: Given) -> Given:
+    """Relevance in the dtypes of the inputs, as autograd converts gradients: operations may mix float32 with narrower floats."""
+    for position in node.walked:
+        part, edge = given[position], node.edges[position]
+        if isinstance(part, Tensor) and edge is not None:
+            dtype = edge.child.metas[edge.nr].dtype
+            if part.dtype is not dtype and part.is_floating_point() and dtype.is_floating_point:
+                given = [*given]
+                given[position] = part.to(dtype)
+    return given
 
 
 def _as_kept(node: Node, args: Args) -> Args:
