@@ -267,8 +267,38 @@ def test_an_unknown_operation_is_named() -> None:
     loose = relevance.explain(y, strict=False)
     assert (loose[x] == 0).all()
     assert loose.report.unknown == ["CubeBackward (node 1)"]
-    with pytest.raises(relevance.UnknownOperation, match="output is needed"):
+    with pytest.raises(relevance.UnknownOperation, match=r"output is needed.*value=lambda node"):
         relevance.explain(y + x)
+
+
+class Scaled(torch.autograd.Function):
+    """x times a weight for each column."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        return grads[0] * weight, grads[0] * x
+
+
+def test_what_the_error_of_an_unknown_operation_says_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways out: the option, and the line to paste."""
+    from lutetia.relevance import registry
+
+    monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
+    x, weight, matrix = data(2, 3).requires_grad_(), nn.Parameter(data(3)), nn.Parameter(data(3, 3))
+    y = Scaled.apply(x @ matrix, weight)
+    with pytest.raises(relevance.UnknownOperation, match=r"unknown=.linear.") as caught:
+        relevance.explain(y, y.detach())
+    shared = relevance.explain(y, y.detach(), unknown="linear")[x]
+    line = str(caught.value).partition("passes everything on is ")[2]
+    assert line == "relevance.rule('ScaledBackward')(lambda node, R: (R, None))"
+    assert eval(line, {"relevance": relevance}) is not None
+    torch.testing.assert_close(relevance.explain(y, y.detach())[x], shared, rtol=1e-4, atol=1e-5)
 
 
 def test_a_custom_rule_gets_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -359,15 +359,34 @@ class UnknownOperation(LutetiaError):
     kind = "unknown_operation"
 
 
-def unknown(node: Node, why: str = "no rule for this operation") -> UnknownOperation:
+NO_RULE = "no rule for this operation"
+
+
+def unknown(node: Node, why: str = NO_RULE) -> UnknownOperation:
     """The error that names an operation, its place, and what to do."""
     inputs = ", ".join("a constant" if edge is None else edge.child.name for edge in node.edges) or "nothing"
     remedy = HIDING.get(node.name)
     if remedy is None:
-        remedy = f"register one with @relevance.rule({node.name!r}), or choose one with Rules().on({node.name!r}, ...)"
+        remedy = f"a rule of your own begins with @relevance.rule({node.name!r}, value=lambda node, *inputs: ...)"
+        if why == NO_RULE:
+            remedy = f'unknown="linear" treats it as the linear map of its backward; {_line_to_paste(node)}'
     else:
         why = "it hides the operations inside"
     return UnknownOperation(f"{node.where()} with inputs from {inputs}: {why}; {remedy}")
+
+
+def _line_to_paste(node: Node) -> str:
+    """A line that registers a rule: to pass everything to the one input shaped like the output, if there is one."""
+    alike = [at for at, edge in enumerate(node.edges) if edge is not None and not edge.child.is_weight and _passes(node, edge)]
+    if len(alike) != 1:
+        return f"a rule of your own begins with @relevance.rule({node.name!r})"
+    given = ", ".join("R" if at in alike else "None" for at in range(len(node.edges)))
+    given = given if len(node.edges) == 1 else f"({given})"
+    return f"a rule that passes everything on is relevance.rule({node.name!r})(lambda node, R: {given})"
+
+
+def _passes(node: Node, edge: NodeEdge) -> bool:
+    return len(node.metas) == 1 and edge.child.shape(edge.nr) == node.shape()
 
 
 HIDING = {  # nodes that stand for many operations, and how to see these
