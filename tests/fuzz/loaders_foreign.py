@@ -120,6 +120,7 @@ def make_decoder(folder: Path) -> None:
 
 
 def use_decoder(folder: Path) -> None:
-    from lutetia.integrations.transformers.loading import load_decoder
+    from lutetia.integrations.transformers.loading import load_decoder, load_model
 
+    load_model(folder)  # which reads what the config says that it is
     load_decoder(folder, "eager")

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from lutetia.cli import answers, values
+from lutetia.cli import answers, explanations, values
 from lutetia.cli.guard import UsageError
 from lutetia.cli.root import Checkpoint, Debug, Json, Row, app
 from lutetia.cli.show import as_typed, console, name_next, print_json
 from lutetia.errors import JobError
 
-__all__ = ["answers", "app"]
+__all__ = ["answers", "app", "explanations"]
 
 
 @app.command()
@@ -135,96 +135,6 @@ def generate(
         print_json(told)
     else:
         name_next("lutetia", "explain", checkpoint, *as_typed(prompt.strip() or told["text"][:32].strip() or "text"))
-
-
-@app.command()
-def explain(
-    checkpoint: Checkpoint,
-    given: Annotated[str, typer.Argument(metavar="INPUT", help="An image, a .npy or .csv file, values with commas, or text.")],
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            "--rule",
-            help=f"How to explain: {', '.join(values.RULES)}; decisive by default, attnlrp with --hf.",
-            autocompletion=values.complete_rule,
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            help="The class, by name or number, the byte, or with --hf the token; the best by default.",
-            autocompletion=values.complete_class,
-        ),
-    ] = None,
-    row: Row = None,
-    hf: Annotated[bool, typer.Option("--hf", help="CKPT is a folder with a language model of transformers.")] = False,
-    against: Annotated[
-        str | None, typer.Option("--against", help="With --hf, the token it is compared with; the strongest rival by default.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the explanation.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Write a picture.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Show which inputs made an output.
-
-    For example:
-
-    lutetia explain runs/digits digit.png --html why.html
-
-    lutetia explain runs/flowers flowers.csv --row 1 --target versicolor
-    """
-    from lutetia.cli.explain import ExplainRequest
-    from lutetia.cli.explain import explain as run_explain
-    from lutetia.report import DEFAULT_RULE
-
-    if hf:
-        from lutetia.cli.explain_hf import DEFAULT_RULE_OF_HF, explain_hf
-
-        request = ExplainRequest(rule or DEFAULT_RULE_OF_HF, target, row, html, png)
-        told = explain_hf(checkpoint, given, request, against, show=not as_json)
-    elif against is not None:
-        raise UsageError("--against is for models of transformers: --hf")
-    else:
-        told = run_explain(checkpoint, given, ExplainRequest(rule or DEFAULT_RULE, target, row, html, png), show=not as_json)
-    if as_json:
-        print_json(told)
-    elif hf:
-        more = ("--html", "why.html") if html is None else ("--rule", "epsilon" if rule is None else "attnlrp")
-        name_next("lutetia", "explain", "--hf", checkpoint, *more, *as_typed(given))
-    else:
-        name_next("lutetia", "flow", checkpoint, *as_typed(given, row))
-
-
-@app.command("evaluate-explanations")
-def evaluate_explanations(
-    checkpoint: Checkpoint,
-    given: Annotated[list[str] | None, typer.Argument(metavar="INPUT...", help="Images, .npy or .csv files, or text.")] = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option("--rule", help="A rule to measure; may be repeated.", autocompletion=values.complete_rule),
-    ] = None,
-    most: Annotated[int, typer.Option("--most", help="The maximum number of inputs.")] = 100,
-    steps: Annotated[int, typer.Option("--steps", help="The number of steps per curve.")] = 10,
-    png: Annotated[Path | None, typer.Option("--png", help="Draw the curves as a PNG.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Measure which rule explains a model faithfully, by deletion and insertion.
-
-    For example:
-
-    lutetia evaluate-explanations runs/flowers flowers.csv --rule decisive --rule epsilon --png curves.png
-    """
-    from lutetia.cli.evaluate_explanations import FaithfulnessRequest
-    from lutetia.cli.evaluate_explanations import evaluate_explanations as run_evaluation
-
-    told = run_evaluation(checkpoint, given or [], FaithfulnessRequest(tuple(rule or ()), most, steps, png), show=not as_json)
-    if as_json:
-        print_json(told)
-    else:
-        name_next("lutetia", "explain", checkpoint, *as_typed((given or [""])[0]))
 
 
 @app.command()

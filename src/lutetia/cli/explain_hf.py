@@ -1,4 +1,4 @@
-"""`lutetia explain --hf`: why a language model of `transformers` predicts this token and not that one."""
+"""`lutetia explain --hf`: why a model of `transformers` says this token or class and not that one, and what made its answer."""
 
 from __future__ import annotations
 
@@ -8,35 +8,86 @@ from typing import Any
 from rich.text import Text
 from torch import Tensor
 
-from lutetia.cli.explain import ExplainRequest
+from lutetia.cli.explain_hf_answers import explain_hf_answer
+from lutetia.cli.explain_hf_classes import explain_hf_image, explain_hf_text
 from lutetia.cli.guard import UsageError, did_you_mean
+from lutetia.cli.hf_shared import HfRequest, apart, left_out, show_left_out, write_token_page
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, token_strip
-from lutetia.cli.show import console
+from lutetia.cli.show import console, one_line
 from lutetia.errors import require
-from lutetia.relevance import layer_pictures, pictures
+from lutetia.files import read_bytes
+from lutetia.relevance import layer_pictures
 from lutetia.report import PRESETS, RULES
 
 DEFAULT_RULE_OF_HF = "attnlrp"
 HEADS_SHOWN = 5
-MOST_COLUMNS = 64  # tokens of a table on a page
+ANSWER_OF = 20  # tokens of an answer where no number is given
 
 
-def explain_hf(folder: Path, prompt: str, request: ExplainRequest, against: str | None, show: bool) -> dict[str, Any]:
-    """Explain the next token of a prompt, and with `show` draw it in the terminal. Returns what `--json` prints."""
+def explain_hf(folder: Path, given: str, request: HfRequest, show: bool) -> dict[str, Any]:
+    """Explain what a model gives for an input, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in PRESETS:
         raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, PRESETS)}")
-    if request.row is not None:
-        raise UsageError("--row is not for language models of transformers")
     check_output("--html", request.html, (".html", ".htm"))
-    check_output("--png", request.png, (".png",))
+    check_output("--png", request.png, (".png",), [given])
     require("transformers", "lutetia explain --hf")
-    from lutetia.integrations.transformers import explain_next_token, load_decoder, register
+    from lutetia.integrations.transformers import load_model, loading
 
-    register()
-    model, tokenizer = load_decoder(folder)
-    target, rival = (_number(name, text) for name, text in (("--target", request.target), ("--against", against)))
-    found = explain_next_token(model, tokenizer, prompt, target, rival, PRESETS[request.rule]())
+    task, model, reader = load_model(folder)
+    writes = task in (loading.NEXT_TOKEN, loading.ANSWER)
+    if task == loading.ANSWER and request.answer is None:
+        request = request._replace(answer=ANSWER_OF)
+    _check_options(task, writes, request)
+    if task == loading.IMAGE_CLASS:
+        told = explain_hf_image(model, reader, Path(given), request, show)
+    else:
+        text = _text(given)
+        if request.answer is not None:
+            told = explain_hf_answer(model, reader, text, request, show)
+        elif task == loading.TEXT_CLASS:
+            told = explain_hf_text(model, reader, text, request, show)
+        else:
+            told = _token(model, reader, text, request, show)
+    for kind, path in (("page", request.html), ("picture", request.png)):
+        if show and path is not None:
+            console().print(Text(f"{kind} {one_line(str(path))}"), soft_wrap=True)
+    return told
+
+
+def _check_options(task: str, writes: bool, request: HfRequest) -> None:
+    """Refuse options that a model has no use for."""
+    for option, value in (("--answer", request.answer is not None), ("--chat", request.chat)):
+        if value and not writes:
+            raise UsageError(f"{option} is for models that write text, and this one gives a {task}")
+    if request.check and task == "image class":
+        raise UsageError("--check leaves out tokens, and this model reads images")
+    if request.answer is not None:
+        for option, given in (("--target", request.target), ("--against", request.against)):
+            if given is not None:
+                raise UsageError(f"{option} is for one token: leave out --answer, or {option}")
+        if not 1 <= request.answer <= 1000:
+            raise UsageError(f"--answer is {request.answer}, expected 1 to 1,000 tokens")
+
+
+def _text(given: str) -> str:
+    """The input as text: of the file of that name, or as it was typed."""
+    try:
+        is_file = bool(given) and Path(given).is_file()
+    except (OSError, ValueError):  # too long for a name, or no name at all
+        is_file = False
+    return read_bytes(Path(given), "a file of text").decode("utf-8", "replace") if is_file else given
+
+
+def _token(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool) -> dict[str, Any]:
+    """The next token of a text, or the one in place of its mask."""
+    from lutetia.integrations.transformers import explain_masked_token, explain_next_token
+
+    masked = type(model).__name__.endswith("ForMaskedLM")
+    target, rival = (_number(name, told) for name, told in (("--target", request.target), ("--against", request.against)))
+    prompt: Any = [{"role": "user", "content": text}] if request.chat and text else text
+    explain = explain_masked_token if masked else explain_next_token
+    found = explain(model, tokenizer, prompt, target, rival, PRESETS[request.rule]())
     chances = found.logits.double().softmax(0)
     names = {token: tokenizer.decode([token]) for token in (found.prediction, found.target, found.against)}
     told = {
@@ -54,18 +105,20 @@ def explain_hf(folder: Path, prompt: str, request: ExplainRequest, against: str 
         "against_text": names[found.against],
         "explained": found.explained,
         "absorbed": found.absorbed,
+        "elsewhere": found.elsewhere,
         "relevance": found.relevance.tolist(),
         "layers": found.layers.tolist(),
         "heads": found.heads.tolist(),
+        "left_out": left_out(model, tokenizer, found, request),
     }
     title = f"Why {names[found.target]!r} and not {names[found.against]!r}"
     rows = {"input": found.relevance, **{f"layer {number}": row for number, row in enumerate(found.layers)}}
     if request.html is not None:
-        _write_page(request.html, title, rows, found, RULES[request.rule].about)
+        write_token_page(request.html, title, rows, found, RULES[request.rule].about)
     if request.png is not None:
         layer_pictures.layer_picture(found.pieces, rows, path=request.png, title=title)
     if show:
-        _show(told, rows)
+        _show(told, rows, "in the mask" if masked else "next")
     return told
 
 
@@ -78,7 +131,7 @@ def _number(name: str, text: str | None) -> int | str | None:
     return int(text[1:])
 
 
-def _show(told: dict[str, Any], rows: dict[str, Tensor]) -> None:
+def _show(told: dict[str, Any], rows: dict[str, Tensor], where: str) -> None:
     """The tokens, with the layers below if they fit in the terminal; the heads that contributed most; and the numbers."""
     screen = console()
     below = layer_pictures.layer_text(told["pieces"], rows)
@@ -89,21 +142,7 @@ def _show(told: dict[str, Any], rows: dict[str, Tensor]) -> None:
     heads = {f"layer {layer} head {head}": value for layer, row in enumerate(told["heads"]) for head, value in enumerate(row)}
     if heads:
         screen.print(bars(screen, list(heads), list(heads.values()), HEADS_SHOWN), end="", soft_wrap=True)
-    said = f"next comes {told['prediction_text']!r} ({told['probability']:.1%})"
+    said = f"{where} comes {told['prediction_text']!r} ({told['probability']:.1%})"
     compared = f"{told['target_text']!r} {told['explained']:.4g} above {told['against_text']!r}"
-    absorbed = f"{told['absorbed']:.3g} of it due to biases and other constants"
-    screen.print(Text(f"{said}; shown: what put {compared}, {absorbed} (rule {told['rule']})"), soft_wrap=True)
-
-
-def _write_page(path: Path, title: str, rows: dict[str, Tensor], found: Any, about: str) -> None:
-    """The tokens, then the layers below them, then layers by heads. A table of many tokens would be larger than its picture."""
-    parts = [pictures.token_strip(found.pieces, found.relevance, about)]
-    caption = "Layers downwards, tokens across: what leaves each layer."
-    if len(found.layers):
-        if len(found.pieces) <= MOST_COLUMNS:
-            parts.append(layer_pictures.layer_strips(found.pieces, rows, caption))
-        else:
-            parts.append(pictures.heat_map_html(found.layers, caption))
-    if found.heads.numel():
-        parts.append(pictures.heat_map_html(found.heads, "Layers downwards, attention heads across: what each head contributed."))
-    pictures.page(*parts, title=title, path=path)
+    screen.print(Text(f"{said}; shown: what put {compared}, {apart(told)} (rule {told['rule']})"), soft_wrap=True)
+    show_left_out(told)

@@ -4,7 +4,7 @@ Layer-wise relevance propagation, walked over PyTorch's own graph, with promises
 `__all__` is for users; the other names are for rules and measurements in other packages of lutetia.
 """
 
-from lutetia.relevance import layer_pictures, pictures
+from lutetia.relevance import answer_pictures, layer_pictures, pictures
 from lutetia.relevance.api import attribute, explain
 from lutetia.relevance.blocks import blocks
 from lutetia.relevance.faithfulness import RANDOM as RANDOM_METHOD
@@ -67,6 +67,7 @@ __all__ = [
     "ZBox",
     "ZPlus",
     "Zero",
+    "answer_pictures",
     "attribute",
     "blocks",
     "checkpoint",

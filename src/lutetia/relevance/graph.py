@@ -51,6 +51,7 @@ class Node:
         "edges",
         "fn",
         "index",
+        "is_inner",
         "is_weight",
         "kept",
         "metadata_of_outputs",
@@ -83,6 +84,7 @@ class Node:
         self.parents: list[tuple[Node, int, int]] = []  # per incoming edge: consumer, which of its inputs, output number
         self.walked: tuple[int, ...] = ()  # the inputs that relevance is handed to
         self.is_weight = False
+        self.is_inner = False  # the leaf of a walk inside a node: what ends there goes on in the walk around
         self.walks = True  # whether the walk visits it: activations and requested weights
         self.nr = 0  # the one output number in use, -1 when several are
         self.wide: bool | None = None  # in a walk in float64: whether the node appears in float64, or keeps its dtype

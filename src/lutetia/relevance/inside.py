@@ -67,6 +67,7 @@ def by_parts(
     targets = {position: ResultTarget(position, 0, leaves[position]) for position in node.walked}
     for position, fn in fns.items():
         if fn in graph.by_fn:
+            graph.by_fn[fn].is_inner = True
             graph.by_fn[fn].targets = [*graph.by_fn[fn].targets, targets[position]]
     (rules or node.rules).prepare(graph)
     if seed.dtype is WIDER.get(output.dtype):  # the walk around is in float64

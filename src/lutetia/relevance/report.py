@@ -52,7 +52,7 @@ class Report:
     def add(self, node: Node, R: Any, given: Sequence[Tensor | SlicedRelevance | None]) -> None:
         """Record the relevance a node got and passed on. On a device the sums stay tensors, so that nothing waits for it."""
         op = node.op
-        if op.nests:  # what is inside it was noted
+        if op.nests or node.is_inner:  # what is inside it was noted, and what is around it will be
             return
         outs = [total(r) for r in R if r is not None] if isinstance(R, tuple) else [total(R)]
         if op.conserves:
@@ -95,6 +95,15 @@ class Report:
             if not row.ends:
                 shares[row.module] += row.absorbed
         return dict(sorted(shares.items(), key=lambda item: -abs(item[1])))
+
+    @property
+    def ended_by_module(self) -> dict[str, float]:
+        """Where the rest ended, by module: at inputs (""), and at the rows of embeddings, those of positions too."""
+        ended: defaultdict[str, float] = defaultdict(float)
+        for row in self.nodes:
+            if row.ends:
+                ended[row.module] += row.relevance_out
+        return dict(sorted(ended.items(), key=lambda item: -abs(item[1])))
 
     def __iter__(self) -> Iterator[NodeReport]:
         return iter(self.nodes)

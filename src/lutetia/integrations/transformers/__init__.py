@@ -13,10 +13,21 @@ from lutetia.errors import require
 
 require("transformers", "lutetia.integrations.transformers")
 
-from lutetia.integrations.transformers.attention import NAME, register_attention  # noqa: E402  (needs transformers)
+from lutetia.integrations.transformers.answers import AnswerExplanation, explain_answer  # noqa: E402  (needs transformers)
+from lutetia.integrations.transformers.attention import NAME, register_attention  # noqa: E402
 from lutetia.integrations.transformers.cache import LutetiaCache  # noqa: E402
-from lutetia.integrations.transformers.explaining import explain_next_token  # noqa: E402
-from lutetia.integrations.transformers.loading import load_decoder  # noqa: E402
+from lutetia.integrations.transformers.classes import (  # noqa: E402
+    ClassExplanation,
+    explain_image_class,
+    explain_text_class,
+)
+from lutetia.integrations.transformers.explaining import (  # noqa: E402
+    TokenExplanation,
+    explain_masked_token,
+    explain_next_token,
+)
+from lutetia.integrations.transformers.leaving_out import LeftOut, leave_out  # noqa: E402
+from lutetia.integrations.transformers.loading import load_decoder, load_model  # noqa: E402
 from lutetia.integrations.transformers.models import (  # noqa: E402
     ByteTokenizer,
     LutetiaConfig,
@@ -28,14 +39,24 @@ from lutetia.integrations.transformers.sharding import ShardedCache  # noqa: E40
 
 __all__ = [
     "NAME",
+    "AnswerExplanation",
     "ByteTokenizer",
+    "ClassExplanation",
+    "LeftOut",
     "LutetiaCache",
     "LutetiaConfig",
     "LutetiaForCausalLM",
     "PagedCache",
     "ShardedCache",
+    "TokenExplanation",
+    "explain_answer",
+    "explain_image_class",
+    "explain_masked_token",
     "explain_next_token",
+    "explain_text_class",
+    "leave_out",
     "load_decoder",
+    "load_model",
     "register",
 ]
 

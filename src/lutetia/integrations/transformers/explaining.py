@@ -1,7 +1,8 @@
-"""Why a decoder predicts this token and not that one: relevance of the tokens of a prompt, by layer and by head."""
+"""Why a model predicts this token and not that one: relevance of the tokens of a text, by layer and by head."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,81 +10,165 @@ import torch
 from torch import Tensor
 
 from lutetia import relevance
-from lutetia.errors import ArgumentError, check_range
+from lutetia.errors import ArgumentError, check_range, fail
 
 
 @dataclass(frozen=True)
 class TokenExplanation:
-    """What made the score of `target` larger than that of `against`, in the last position of a prompt of S tokens."""
+    """What made the score of `target` larger than that of `against`, in one position after or inside a text of S tokens."""
 
     tokens: list[int]
     pieces: list[str]  # the text of each token
     target: int
     against: int
     prediction: int
-    logits: Tensor  # [vocab], of the next token
+    logits: Tensor  # [vocab], of the predicted token
     relevance: Tensor  # [S]
     layers: Tensor  # [L, S]: what leaves each layer for the next
     heads: Tensor  # [L, H]: what each attention head gave, all positions together; empty where the model shows none
     absorbed: float  # relevance that ended in biases and other constants
+    elsewhere: float  # relevance of embeddings that are not of tokens: of positions, of kinds of text
 
     @property
     def explained(self) -> float:
-        """The score of the target minus that of its rival: relevance and `absorbed` add up to it."""
+        """The score of the target minus that of its rival: relevance, `absorbed` and `elsewhere` add up to it."""
         return float(self.logits[self.target] - self.logits[self.against])
 
 
 def explain_next_token(
     model: Any,
     tokenizer: Any,
-    prompt: str,
+    prompt: str | Sequence[Mapping[str, str]],
     target: int | str | None = None,
     against: int | str | None = None,
     rules: relevance.Rules | None = None,
 ) -> TokenExplanation:
     """Explain the token that follows a prompt, or another `target`, against its strongest rival, or another one.
 
-    Tokens are numbers of the vocabulary, or text that is one token, with a space before it or without.
-    Blocks are recomputed while relevance passes through them, so that memory holds the activations of one block. `rules` are
-    AttnLRP's by default.
+    `prompt` is a text, or messages for the tokenizer's chat template: `[{"role": "user", "content": "..."}]`. Tokens are numbers
+    of the vocabulary, or text that is one token, with a space before it or without. Blocks are recomputed while relevance passes
+    through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default.
     """
-    tokens = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"].to(model.device)
-    if not tokens.numel():
-        raise ArgumentError("the prompt is empty, expected some text")
+    tokens = prompt_tokens(tokenizer, prompt).to(model.device)
+    check_length(model, tokens.shape[1])
     inputs = {"input_ids": tokens, "use_cache": False}
     if model._supports_logits_to_keep():
         inputs["logits_to_keep"] = 1
+    return _explain_token(model, tokenizer, inputs, -1, (target, against), rules)
+
+
+def explain_masked_token(
+    model: Any,
+    tokenizer: Any,
+    text: str,
+    target: int | str | None = None,
+    against: int | str | None = None,
+    rules: relevance.Rules | None = None,
+) -> TokenExplanation:
+    """Explain what a masked language model puts in place of the one mask in a text; arguments as for `explain_next_token`."""
+    mask = tokenizer.mask_token
+    if mask is None:
+        fail("tokenizer", "one without a mask token", "that of a masked language model")
+    inputs = dict(tokenizer(text, return_tensors="pt").to(model.device))
+    places = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
+    if len(places) != 1:
+        raise ArgumentError(f"the text has {len(places)} masks, expected one: write {mask} where a token is to be predicted")
+    check_length(model, inputs["input_ids"].shape[1])
+    return _explain_token(model, tokenizer, inputs, places[0], (target, against), rules)
+
+
+def _explain_token(
+    model: Any,
+    tokenizer: Any,
+    inputs: dict[str, Any],
+    place: int,
+    wanted: tuple[int | str | None, int | str | None],
+    rules: relevance.Rules | None,
+) -> TokenExplanation:
+    """The token at one position, the target against its rival, as they are wanted."""
+    tokens = inputs["input_ids"]
     with torch.no_grad():
-        logits = model(**inputs).logits[0, -1].float().cpu()
+        logits = model(**inputs).logits[0, place].float().cpu()
     prediction = int(logits.argmax())
+    target, against = wanted
     this = prediction if target is None else token_of("target", target, tokenizer, logits)
     that = rival(logits, this) if against is None else token_of("against", against, tokenizer, logits)
     if this == that:
         raise ArgumentError(f"target and against are both token {this}, expected two different ones")
-    found = relevance.attribute(
-        model,
-        inputs,
-        target=lambda output: output.logits[0, -1, this] - output.logits[0, -1, that],
-        rules=relevance.presets.attnlrp() if rules is None else rules,
-        layers=True,
-        heads=True,
-        recompute=len(relevance.blocks(model)) > 1,
-    )
-    layers = [part.reshape(-1, tokens.shape[1], part.shape[-1]).sum((0, 2)) for part in found.layers.values()]
+    found = attribute_difference(model, inputs, ((0, place, this), (0, place, that)), rules, layers=True, heads=True)
     heads = [part.sum((0, 2)) for part in found.heads.values() if part.dim() == 3]
-    ids = tokens[0].tolist()
+    ids, given = tokens[0].tolist(), found[tokens][0].float().cpu()
     return TokenExplanation(
         ids,
-        [tokenizer.decode([token]) for token in ids],
+        pieces_of(tokenizer, ids),
         this,
         that,
         prediction,
         logits,
-        found[tokens][0].float().cpu(),
-        torch.stack(layers).float().cpu() if layers else torch.zeros(0, len(ids)),
+        given,
+        layers_by_token(found, len(ids)),
         torch.stack(heads).float().cpu() if heads and len({len(part) for part in heads}) == 1 else torch.zeros(0, 0),
         float(found.report.absorbed),
+        ended_elsewhere(found, given),
     )
+
+
+def attribute_difference(
+    model: Any,
+    inputs: Mapping[str, Any],
+    places: tuple[tuple[int, ...], tuple[int, ...] | None],
+    rules: relevance.Rules | None,
+    **options: Any,
+) -> relevance.Result:
+    """Relevance of the logit in one place minus that in another, or of the first alone. Blocks are recomputed."""
+    this, that = places
+
+    def difference(output: Any) -> Tensor:
+        logits = output.logits
+        return logits[this] if that is None else logits[this] - logits[that]
+
+    options["recompute"] = len(relevance.blocks(model)) > 1
+    return relevance.attribute(model, inputs, difference, relevance.presets.attnlrp() if rules is None else rules, **options)
+
+
+def ended_elsewhere(found: relevance.Result, *shown: Tensor) -> float:
+    """The relevance that ended at other inputs and embeddings than those that are shown."""
+    return sum(found.report.ended_by_module.values()) - sum(float(part.double().sum()) for part in shown)
+
+
+def layers_by_token(found: relevance.Result, count: int) -> Tensor:
+    """What leaves each layer of a model, token by token [L, S]; empty where its layers have other tokens than its input."""
+    layers = [part for part in found.layers.values() if part.dim() == 3 and part.shape[:2] == (1, count)]
+    return torch.stack([part[0].sum(-1) for part in layers]).float().cpu() if layers else torch.zeros(0, count)
+
+
+def prompt_tokens(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]]) -> Tensor:
+    """A prompt, or messages in the tokenizer's template, as a decoder is given it, int64 [1, S]: begun as it wants, not ended."""
+    if isinstance(prompt, str):
+        tokens = tokenizer(prompt, return_tensors="pt")["input_ids"].long()
+        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None}
+        while tokens.shape[1] > 1 and int(tokens[0, -1]) in ends and not prompt.endswith(tokenizer.decode(tokens[0, -1:])):
+            tokens = tokens[:, :-1]
+    else:
+        if tokenizer.chat_template is None:
+            fail("prompt", "a list of messages", "a text, because the tokenizer has no chat template")
+        told = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        tokens = told["input_ids"].long()
+    if not tokens.numel() or not prompt:
+        raise ArgumentError("the prompt is empty, expected some text")
+    return tokens
+
+
+def check_length(model: Any, count: int) -> None:
+    """Refuse a text that is longer than the positions that a model has."""
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(most, int) and 0 < most < count:
+        raise ArgumentError(f"the text is {count:,} tokens long, expected at most {most:,}, the positions of the model")
+
+
+def pieces_of(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
+    """The text of each token."""
+    return [tokenizer.decode([token]) for token in tokens]
 
 
 def token_of(name: str, token: int | str, tokenizer: Any, logits: Tensor) -> int:

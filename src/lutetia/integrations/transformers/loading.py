@@ -1,16 +1,40 @@
-"""A decoder and its tokenizer from a folder on disk: safetensors, or one GGUF file. Nothing is downloaded or unpickled."""
+"""A model and its tokenizer from a folder on disk: safetensors, or one GGUF file. Nothing is downloaded or unpickled."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import transformers
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from lutetia.errors import DataError, require
-from lutetia.integrations.transformers.attention import NAME
+from lutetia.integrations.transformers.attention import NAME, register_attention
+from lutetia.integrations.transformers.models import register_models
+
+NEXT_TOKEN, MASKED_TOKEN, ANSWER, TEXT_CLASS, IMAGE_CLASS = "next token", "masked token", "answer", "text class", "image class"
+TASKS = {  # by the end of the name of an architecture: what such a model gives, and the class of transformers that loads it
+    "ForCausalLM": (NEXT_TOKEN, "AutoModelForCausalLM"),
+    "LMHeadModel": (NEXT_TOKEN, "AutoModelForCausalLM"),
+    "ForMaskedLM": (MASKED_TOKEN, "AutoModelForMaskedLM"),
+    "ForConditionalGeneration": (ANSWER, "AutoModelForSeq2SeqLM"),
+    "MTModel": (ANSWER, "AutoModelForSeq2SeqLM"),
+    "ForSequenceClassification": (TEXT_CLASS, "AutoModelForSequenceClassification"),
+    "ForImageClassification": (IMAGE_CLASS, "AutoModelForImageClassification"),
+}
+
+
+class LoadedModel(NamedTuple):
+    """What `load_model` found in a folder."""
+
+    task: str  # one of those above
+    model: Any  # in eval mode
+    reader: Any  # its tokenizer, or its image processor
 
 
 def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
@@ -18,7 +42,44 @@ def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: tor
 
     `folder` is what `save_pretrained` wrote, with a tokenizer in it, or has a single GGUF file, which needs the package gguf.
     """
+    options = _options(Path(folder))
+    model, tokenizer = _read(Path(folder), "AutoModelForCausalLM", options, attn_implementation=attn_implementation, dtype=dtype)
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def load_model(folder: str | Path) -> LoadedModel:
+    """A language model, or a classifier of texts or images, in float32: what its config says it is."""
+    register_attention()
+    register_models()
     folder = Path(folder)
+    options = _options(folder)
+    task, loader = (NEXT_TOKEN, "") if "gguf_file" in options else _task_of(folder, options)
+    if task == NEXT_TOKEN:
+        return LoadedModel(task, *load_decoder(folder))
+    return LoadedModel(task, *_read(folder, loader, options, dtype=torch.float32))
+
+
+def _task_of(folder: Path, options: dict[str, Any]) -> tuple[str, str]:
+    """What a model gives, and who loads it."""
+    try:
+        config = AutoConfig.from_pretrained(folder, **options)
+    except Exception as error:
+        raise _unreadable(folder, error) from error
+    named = config.architectures[0] if config.architectures else "ForCausalLM"
+    task, loader = next((found for end, found in TASKS.items() if str(named).endswith(end)), ("", ""))
+    if not task or (task == ANSWER and not config.is_encoder_decoder):
+        raise DataError(
+            f"{folder} holds a {named}, expected a language model, a masked or a sequence-to-sequence one, or a classifier of "
+            "texts or images; in Python, lutetia.relevance.attribute explains any model"
+        )
+    return task, loader
+
+
+def _options(folder: Path) -> dict[str, Any]:
+    """How transformers reads a folder: from disk, without running code from it."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder, expected one with config.json and model.safetensors, or with a GGUF file")
     # False, and not left out: transformers would ask on the terminal whether to run code from the folder.
@@ -27,22 +88,45 @@ def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: tor
         options["gguf_file"] = gguf_in(folder)
     elif not any(folder.glob("*.safetensors")):
         raise DataError(f"{folder} has no .safetensors file, expected weights in that format: others may run code when read")
+    return options
+
+
+def _read(folder: Path, loader: str, options: dict[str, Any], **how: Any) -> tuple[Any, Any]:
+    """The model, in eval mode, and its tokenizer or image processor."""
+    reader = transformers.AutoImageProcessor if loader == "AutoModelForImageClassification" else AutoTokenizer
     try:
-        if "gguf_file" not in options:
-            _check_size(folder, AutoConfig.from_pretrained(folder, **options))
-        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-        weights = {} if "gguf_file" in options else {"use_safetensors": True}
-        model, told = AutoModelForCausalLM.from_pretrained(
-            folder, attn_implementation=attn_implementation, dtype=dtype, output_loading_info=True, **options, **weights
-        )
+        with _quiet():
+            if "gguf_file" not in options:
+                _check_size(folder, AutoConfig.from_pretrained(folder, **options))
+                how["use_safetensors"] = True
+            read = reader.from_pretrained(folder, **options)
+            auto = getattr(transformers, loader)
+            model, told = auto.from_pretrained(folder, output_loading_info=True, **options, **how)
         if told["missing_keys"]:  # transformers would draw them
             raise DataError(f"its files lack {min(told['missing_keys'])}, which its config asks for")
     except Exception as error:  # transformers, tokenizers and safetensors raise nearly anything for a damaged file
-        raise DataError(f"{folder} cannot be read as a model of transformers: {error or type(error).__name__}") from error
-    tokenizer.padding_side = "left"
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return model.eval(), tokenizer
+        raise _unreadable(folder, error) from error
+    return model.eval(), read
+
+
+def _unreadable(folder: Path, error: Exception) -> DataError:
+    return DataError(f"{folder} cannot be read as a model of transformers: {error or type(error).__name__}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Neither a table of the weights that were found or not, nor, outside a terminal, a bar of those that were loaded."""
+    logging = transformers.logging
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def _check_size(folder: Path, config: Any) -> None:

@@ -1,0 +1,117 @@
+"""`lutetia explain --hf` for classifiers: the class of a text, or of an image."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from lutetia._shared.markup import Html, tag
+from lutetia.cli.hf_shared import HfRequest, apart, left_out, show_left_out, write_token_page
+from lutetia.cli.pictures import heat_map, token_strip
+from lutetia.cli.show import console, one_line
+from lutetia.relevance import layer_pictures, pictures
+from lutetia.report import PRESETS, RULES
+from lutetia.training import read_pixels
+
+WIDEST = 60  # pixels across that a terminal shows
+LARGEST = 50_000_000  # pixels of an image
+
+
+def explain_hf_text(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool) -> dict[str, Any]:
+    """The class of a text."""
+    from lutetia.integrations.transformers import explain_text_class
+
+    found = explain_text_class(model, tokenizer, text, request.target, request.against, PRESETS[request.rule]())
+    told = {**_told(model, found, request), "tokens": found.tokens, "pieces": found.pieces, "layers": found.layers.tolist()}
+    told["left_out"] = left_out(model, tokenizer, found, request)
+    rows = {"input": found.relevance, **{f"layer {number}": row for number, row in enumerate(found.layers)}}
+    if request.html is not None:
+        write_token_page(request.html, _title(told), rows, found, RULES[request.rule].about)
+    if request.png is not None:
+        layer_pictures.layer_picture(found.pieces, rows, path=request.png, title=_title(told))
+    if show:
+        screen = console()
+        screen.print(token_strip(screen, found.pieces, told["relevance"]), end="", soft_wrap=True)
+        _show_end(told)
+        show_left_out(told)
+    return told
+
+
+def explain_hf_image(model: Any, processor: Any, path: Path, request: HfRequest, show: bool) -> dict[str, Any]:
+    """The class of an image."""
+    from lutetia.integrations.transformers import explain_image_class
+
+    channels = getattr(model.config, "num_channels", 3)
+    pixels = read_pixels(path, "L" if channels == 1 else "RGB", _check_size)
+    found = explain_image_class(model, processor, pixels, request.target, request.against, PRESETS[request.rule]())
+    told = _told(model, found, request)
+    if request.html is not None or request.png is not None:
+        picture = pictures.heat_map(found.relevance, found.pixels, path=request.png, title=_title(told))
+        if request.html is not None:
+            shown = tag("img", alt="the image, and the relevance of its pixels", src=_data(picture), style="max-width:100%")
+            figure = tag("figure", shown, tag("figcaption", RULES[request.rule].about))
+            pictures.page(Html(figure), title=_title(told), path=request.html)
+    if show:
+        screen = console()
+        step = max(1, -(-found.relevance.shape[1] // min(WIDEST, screen.width // 2)))
+        small = _summed(found.relevance, step)
+        screen.print(heat_map(screen, small.flatten().tolist(), *small.shape), end="", soft_wrap=True)
+        _show_end(told)
+    return told
+
+
+def _check_size(width: int, height: int) -> None:
+    from lutetia.errors import DataError
+
+    if width * height > LARGEST:
+        raise DataError(f"the image has {width * height:,} pixels, expected {LARGEST:,} at most")
+
+
+def _summed(relevance: Any, step: int) -> Any:
+    """Relevance [H, W] of squares of pixels, which add up."""
+    height, width = (size // step * step for size in relevance.shape)
+    return relevance[:height, :width].unflatten(1, (-1, step)).unflatten(0, (-1, step)).sum((1, 3))
+
+
+def _data(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _told(model: Any, found: Any, request: HfRequest) -> dict[str, Any]:
+    return {
+        "kind": "transformers",
+        "model": model.config.model_type,
+        "rule": request.rule,
+        "classes": found.names,
+        "scores": found.logits.tolist(),
+        "prediction": found.prediction,
+        "prediction_name": found.names[found.prediction],
+        "probability": float(found.probabilities[found.prediction]),
+        "target": found.target,
+        "target_name": found.names[found.target],
+        "against": found.against,
+        "against_name": None if found.against is None else found.names[found.against],
+        "explained": found.explained,
+        "absorbed": found.absorbed,
+        "elsewhere": found.elsewhere,
+        "relevance": found.relevance.tolist(),
+    }
+
+
+def _title(told: dict[str, Any]) -> str:
+    rival = "" if told["against_name"] is None else f" and not {one_line(told['against_name'])}"
+    return f"Why {one_line(told['target_name'])}{rival}"
+
+
+def _show_end(told: dict[str, Any]) -> None:
+    said = f"read as {one_line(told['prediction_name'])} ({told['probability']:.1%})"
+    above = "" if told["against_name"] is None else f" above {one_line(told['against_name'])}"
+    compared = (
+        f"what put {one_line(told['target_name'])} {told['explained']:.4g}{above}"
+        if above
+        else (f"what made the score of {one_line(told['target_name'])}, {told['explained']:.4g}")
+    )
+    console().print(Text(f"{said}; shown: {compared}, {apart(told)} (rule {told['rule']})"), soft_wrap=True)
