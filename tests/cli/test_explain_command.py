@@ -259,7 +259,7 @@ def fails(capsys: Capture, code: int, *arguments: object) -> str:
         (["{}/features", "{}/rows.csv", "--row", "2"], 1, "has 2 rows of values"),
         (["{}/features", "{}/image.npy"], 1, "has 24 numbers, expected 5"),
         (["{}/text", "{}"], 1, "is a folder, expected a file of text"),
-        (["{}/text", ""], 1, "is a folder, expected a file of text"),
+        (["{}/text", ""], 1, "INPUT is empty, expected text"),
         (["{}/text", "x", "--row", "1"], 2, "--row works only for classifiers"),
         (["{}/text", "x", "--target", "ab"], 2, "--target is 'ab', expected one character"),
         (["{}/text", "x", "--target", "256"], 2, "--target is '256', expected one character"),

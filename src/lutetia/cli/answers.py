@@ -40,6 +40,7 @@ def predict(
 
     lutetia predict runs/flowers 5.1,3.5,1.4,0.2 flowers.csv --csv predictions.csv
     """
+    from lutetia.cli.inputs import exists
     from lutetia.cli.predict import PredictRequest
     from lutetia.cli.predict import predict as run_predict
 
@@ -47,7 +48,7 @@ def predict(
     if as_json:
         print_json(result)
     else:
-        first = result["predictions"][0]["input"] if Path(given[0]).is_dir() else given[0]
+        first = result["predictions"][0]["input"] if exists(Path(given[0])) and Path(given[0]).is_dir() else given[0]
         name_next("lutetia", "explain", checkpoint, *as_typed(first))
 
 

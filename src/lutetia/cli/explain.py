@@ -12,7 +12,7 @@ from rich.text import Text
 from lutetia._shared.numbers import whole_number
 from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.guard import UsageError, did_you_mean
-from lutetia.cli.inputs import read_sample, read_tokens
+from lutetia.cli.inputs import exists, read_sample, read_tokens
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, heat_map, token_strip
@@ -113,7 +113,7 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Explain
     chances = scores.double().softmax(0)
     runner_up = int(chances.topk(2).indices[1])
     found = attribute_class(model, x, target, request.rule)
-    name = Path(given).name if Path(given).is_file() else "the input"
+    name = Path(given).name if exists(Path(given)) else "the input"
     told = {
         "kind": model.kind,
         "rule": request.rule,

@@ -12,6 +12,7 @@ from lutetia.cli.explain_hf_answers import explain_hf_answer
 from lutetia.cli.explain_hf_classes import explain_hf_image, explain_hf_text
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.hf_shared import HfRequest, apart, left_out, show_left_out, write_token_page
+from lutetia.cli.inputs import exists
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, token_strip
 from lutetia.cli.show import console, one_line
@@ -72,10 +73,7 @@ def _check_options(task: str, writes: bool, request: HfRequest) -> None:
 
 def _text(given: str) -> str:
     """The input as text: of the file of that name, or as it was typed."""
-    try:
-        is_file = bool(given) and Path(given).is_file()
-    except (OSError, ValueError):  # too long for a name, or no name at all
-        is_file = False
+    is_file = bool(given) and exists(Path(given)) and Path(given).is_file()
     return read_bytes(Path(given), "a file of text").decode("utf-8", "replace") if is_file else given
 
 

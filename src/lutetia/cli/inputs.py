@@ -59,11 +59,13 @@ def read_inputs(model: Classifier, given: Sequence[str]) -> list[NamedInputs]:
 def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
     """One sample [*input_shape], floats or uint8; from a file of rows, the row of this number, by default the first."""
     path = Path(given)
-    if path.is_dir():
+    if not given:
+        raise DataError(f"INPUT is empty, expected {KINDS}")
+    if exists(path) and path.is_dir():
         raise DataError(f"{path} is a folder, expected {KINDS}")
     x = _read(model, given).x
     is_array = path.name.lower().endswith(ARRAYS)
-    has_rows = _exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
+    has_rows = exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
         raise DataError(f"--row is {row}, but {given} has no rows: only .csv files and arrays of several samples do")
     if not 0 <= (row or 0) < len(x):
@@ -74,7 +76,7 @@ def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
 def read_tokens(model: LUTTransformer, given: str) -> Tensor:
     """The input of a language model, int64 [S]: the bytes of the file of that name, or of the text; of a long one the end."""
     path = Path(given)
-    if _exists(path):
+    if given and exists(path):  # an empty name would be this folder
         _check_file(path, "a file of text, or the text itself")
         data = read_bytes(path, "a file of text")
     else:
@@ -158,7 +160,7 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
 def _files(given: str) -> list[str]:
     """The named file, or the images of a folder, sorted by name; or those of its subfolders, one for each class."""
     path = Path(given)
-    if not (_exists(path) and path.is_dir()):
+    if not (exists(path) and path.is_dir()):
         return [given]
     inside = list(path.iterdir())
     if not any(each.suffix.lower() in IMAGE_SUFFIXES for each in inside):
@@ -171,12 +173,12 @@ def _files(given: str) -> list[str]:
 
 def _read(model: Classifier, given: str) -> NamedInputs:
     shape, path = tuple(model.config.input_shape), Path(given)
-    if isinstance(model, Tabular) and feature_names(model) and "," in given and not _exists(path):
+    if isinstance(model, Tabular) and feature_names(model) and "," in given and not exists(path):
         return NamedInputs(torch.from_numpy(_typed_row(model, given)), [given])
-    if _is_numbers(given) and not path.exists():
+    if _is_numbers(given) and not exists(path):
         return NamedInputs(_fit(_typed(given), shape, "INPUT")[None], [given])
-    if not _exists(path):
-        raise DataError(f"{given} does not exist, expected {KINDS}")
+    if not exists(path):
+        raise DataError(f"{_short(given)} does not exist, expected {KINDS}")
     _check_file(path, KINDS)
     suffix, has_cells = path.suffix.lower(), path.name.lower().endswith(CELLS)
     if has_cells or (suffix in COLUMNS and isinstance(model, Tabular)):
@@ -210,12 +212,17 @@ def _cells(model: Classifier, path: Path) -> tuple[np.ndarray, dict[str, Sequenc
     return rows, columns
 
 
-def _exists(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """Whether a file of this name exists; False for text that cannot be a name."""
     try:
         return path.exists()
     except (OSError, ValueError):
         return False
+
+
+def _short(given: str) -> str:
+    """What was typed, or the beginning of it."""
+    return given if len(given) <= 80 else f"{given[:80]}…"
 
 
 def _check_file(path: Path, what: str) -> None:

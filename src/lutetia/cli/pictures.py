@@ -76,10 +76,15 @@ def bars(console: Console, names: Sequence[str], values: Sequence[float], shown:
     return picture
 
 
+def _quoted(token: str) -> str:
+    """A token in quotes; one that is the escape of a byte keeps its single backslash."""
+    return f"'{token}'" if "\\" in token and token.isprintable() else repr(token)
+
+
 def token_strip(console: Console, tokens: Sequence[str], values: Sequence[float]) -> Text:
     """Tokens on a background of their colour; without colours the largest as bars, with their positions."""
     if not _has_colour(console):
-        return bars(console, [f"{at:>4} {token!r}" for at, token in enumerate(tokens)], values)
+        return bars(console, [f"{at:>4} {_quoted(token)}" for at, token in enumerate(tokens)], values)
     most = max(map(abs, values), default=0.0) or 1.0
     strip = Text()
     for token, value in zip(tokens, values, strict=True):

@@ -167,7 +167,9 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     if not folder.is_dir():
         raise DataError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}, expected the folder of a saved model")
     if not (folder / CONFIG).is_file():
-        raise DataError(f"{folder} is not the folder of a saved model: it holds no {CONFIG}")
+        other = (folder / "config.json").is_file()
+        hint = "; its config.json is that of a model of transformers, which lutetia explain --hf explains" if other else ""
+        raise DataError(f"{folder} is not the folder of a saved model: it holds no {CONFIG}{hint}")
     return folders.verify(folder, MANIFEST_FORMAT, needed=(CONFIG, TENSORS), what="model")
 
 

@@ -6,6 +6,7 @@ so a small area is good. Insertion starts from the baseline and adds the most re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,13 +79,16 @@ class Faithfulness:
     def __rich__(self) -> Any:
         from rich.table import Table
 
-        table = Table(title="Faithfulness", caption=f"{self.as_dict()['inputs']} inputs; mean probability of the decision")
+        count = self.as_dict()["inputs"]
+        caption = "1 input; probability" if count == 1 else f"{count} inputs; mean probability"
+        table = Table(title="Faithfulness", caption=f"{caption} of the decision")
         table.add_column("rule")
         for name in ("deletion ↓", "insertion ↑", "difference ↑"):
             table.add_column(name, justify="right")
         for name, each in sorted(self.curves.items(), key=lambda item: -item[1].areas()["difference"]):
             areas = each.areas()
-            difference = f"{areas['difference']:.3f} ± {areas['error']:.3f}"
+            spread = "" if math.isnan(areas["error"]) else f" ± {areas['error']:.3f}"  # one input has none
+            difference = f"{areas['difference']:.3f}{spread}"
             table.add_row(
                 name,
                 f"{areas['deletion']:.3f}",

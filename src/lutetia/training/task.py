@@ -62,7 +62,8 @@ def check_fit(model: nn.Module, data: Data) -> None:
     if context is not None:
         for name, split in data.splits.items():
             if len(split) <= context:
-                raise ArgumentError(f"the {name} text has {len(split)} bytes, expected more than model.context, {context}")
+                size = "1 byte" if len(split) == 1 else f"{len(split):,} bytes"
+                raise ArgumentError(f"the {name} text has {size}, expected more than model.context, {context}")
         return
     samples = data.splits["train"]
     assert isinstance(samples, Samples)

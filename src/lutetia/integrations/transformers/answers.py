@@ -73,12 +73,11 @@ def explain_answer(
     if not encoder:
         check_length(model, count + length)
     rows, absorbed, elsewhere = torch.zeros(length, count + length), torch.zeros(length), torch.zeros(length)
-    logits = []
-    for place, token in enumerate(written):
+    with torch.no_grad():
+        scores = answer_logits(model, tokens, written).float().cpu()
+    rivals = [rival(each, token) for each, token in zip(scores, written, strict=True)]
+    for place, (token, that) in enumerate(zip(written, rivals, strict=True)):
         step = step_of(model, tokens, written[:place])
-        with torch.no_grad():
-            logits.append(model(**step.inputs).logits[0, -1].float().cpu())
-        that = rival(logits[-1], token)
         found = attribute_difference(model, step.inputs, ((0, -1, token), (0, -1, that)), rules)
         for part, skipped, first in step.parts:
             rows[place, first : first + part.shape[1] - skipped] = found[part][0, skipped:].float().cpu()
@@ -86,8 +85,7 @@ def explain_answer(
         elsewhere[place] = ended_elsewhere(found, rows[place])
         if advance is not None:
             advance(place + 1, length)
-    scores, places = torch.stack(logits), torch.arange(length)
-    rivals = [rival(each, token) for each, token in zip(logits, written, strict=True)]
+    places = torch.arange(length)
     return AnswerExplanation(
         tokens[0].tolist(),
         pieces_of(tokenizer, tokens[0].tolist()),
@@ -125,6 +123,14 @@ def _written(model: Any, tokenizer: Any, tokens: Tensor, answer: str | int) -> l
         out = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=answer, **greedy)
     first = 1 if model.config.is_encoder_decoder else tokens.shape[1]
     return [int(token) for token in out[0, first:].tolist()]
+
+
+def answer_logits(model: Any, tokens: Tensor, answer: Sequence[int]) -> Tensor:
+    """The scores in every place of an answer after a prompt [1, S], in one run: [T, vocab]."""
+    inputs = step_of(model, tokens, answer[:-1]).inputs
+    if "logits_to_keep" in inputs:
+        inputs["logits_to_keep"] = len(answer)
+    return model(**inputs).logits[0, -len(answer) :]
 
 
 def step_of(model: Any, tokens: Tensor, written: Sequence[int]) -> Step:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_range, fail
-from lutetia.integrations.transformers.answers import AnswerExplanation, step_of
+from lutetia.integrations.transformers.answers import AnswerExplanation, answer_logits
 from lutetia.integrations.transformers.classes import ClassExplanation
 from lutetia.integrations.transformers.explaining import TokenExplanation
 
@@ -94,7 +94,5 @@ def _subject(model: Any, tokenizer: Any, found: object) -> tuple[list[int], Tens
 
 def _of_answer(model: Any, tokens: Tensor, answer: list[int]) -> float:
     """The log-probability of a whole answer after these tokens [1, S]."""
-    inputs = step_of(model, tokens, answer[:-1]).inputs
-    inputs.pop("logits_to_keep", None)
-    logits = model(**inputs).logits[0, -len(answer) :].double().log_softmax(-1)
+    logits = answer_logits(model, tokens, answer).double().log_softmax(-1)
     return float(logits[torch.arange(len(answer)), torch.tensor(answer)].sum())
