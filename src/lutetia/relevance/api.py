@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypedDict, Unpack
 
@@ -117,6 +119,10 @@ class Run:
 
     def forward(self, inputs: object) -> tuple[Any, Asked]:
         """Run the model on leaf copies of its inputs: its output, and the requested targets."""
+        with torch.inference_mode(False):
+            return self._forward(inputs)
+
+    def _forward(self, inputs: object) -> tuple[Any, Asked]:
         args, kwargs, stand_ins = prepare_inputs(inputs)
         try:
             with collector_at_rest():
@@ -139,6 +145,11 @@ class Run:
                 item is other or (isinstance(item, str) and item == other) for other in items if type(other) is type(item)
             ):
                 items.append(item)
+        if isinstance(inputs, Mapping):  # keyword arguments have names, too
+            modules = dict(self.model.named_modules())
+            for name, value in inputs.items():
+                if id(value) in stand_ins and name not in modules:
+                    aliases.setdefault(name, stand_ins[id(value)][0])
         optional = frozenset(id(leaf) for leaf, _ in stand_ins.values())
         originals = tuple(original for _, original in stand_ins.values())
         return output, Asked(items, optional, aliases, originals, True, self.layers, self.heads)
@@ -153,6 +164,10 @@ class Run:
                     kwargs.setdefault("use_cache", False)  # a cache that was filled once cannot be filled again
                 stack.enter_context(computed_again(self.model, self.recomputed, lambda: watch(self.model)))
             stack.enter_context(watch(self.model))
+            if "torch._dynamo" in sys.modules:  # the operations of a compiled module, not what they were fused into
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+                stack.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks", UserWarning)
             return self.model(*args, **kwargs)
 
 
@@ -216,7 +231,7 @@ def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, unkno
 @contextmanager
 def walking() -> Iterator[None]:
     """What a walk runs in: no gradients, no autocast, which would change the dtypes that its rules divide in."""
-    with torch.no_grad(), autocast_as(without_autocast()), collector_at_rest():
+    with torch.inference_mode(False), torch.no_grad(), autocast_as(without_autocast()), collector_at_rest():
         yield
 
 

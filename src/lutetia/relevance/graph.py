@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lutetia.relevance.rules.choices import Rules
 
 MODULES = "lutetia.modules"  # grad_fn.metadata key of module outputs: [(label, module, start, end, output, whether recurrent)]
+WEIGHT = "lutetia weight"  # whether the output of a node is a weight, computed from parameters
 CONSTANT = "lutetia.constant"  # grad_fn.metadata key: the operand that leaves no node, where `watch` saw it
 VALUE = "lutetia.value"  # grad_fn.metadata key: the output of an operation without a rule, where `watch` saw it
 OUTPUT = "lutetia.output"  # grad_fn.metadata key: the output of a linear layer, where `watch` saw it
@@ -258,11 +259,13 @@ class AutogradGraph:
         """Separate weights from activations; paths to a wanted parameter stay in the walk."""
         from lutetia.relevance.registry import find_op
 
+        inside = _inside_weights(order)
         for node in reversed(order):
             node.op = find_op(node)
             children = [edge.child for edge in node.edges if edge is not None]
             if children:
-                node.is_weight = all([child.is_weight for child in children]) and not node.op.reads_data(node)
+                reads = node not in inside and node.op.reads_data(node)
+                node.is_weight = all([child.is_weight for child in children]) and not reads
             else:
                 node.is_weight = node.is_parameter
             node.walks = not node.is_weight or node.fn in wanted or any([child.walks for child in children])
@@ -291,6 +294,18 @@ class AutogradGraph:
                     child.nr = -1
                 parents.append((node, position, edge.nr))
             node.walked = tuple(walked)
+
+
+def _inside_weights(order: Sequence[Node]) -> set[Node]:
+    """The nodes that a weight is computed by, where `watch` saw that it is one: constants in them are not data."""
+    stack = [node for node in order if node.fn.metadata.get(WEIGHT)]
+    inside = set(stack)
+    while stack:
+        for edge in stack.pop().edges:
+            if edge is not None and edge.child not in inside:
+                inside.add(edge.child)
+                stack.append(edge.child)
+    return inside
 
 
 def discover(root: Any) -> dict[Any, Any]:

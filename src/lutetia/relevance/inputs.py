@@ -23,7 +23,8 @@ def prepare_inputs(inputs: Any, copied: bool = False) -> tuple[tuple[Any, ...], 
     def stand_in(value: Any) -> Any:
         if isinstance(value, Tensor):
             if id(value) not in stand_ins:
-                leaf = value.detach().requires_grad_() if value.is_floating_point() else value
+                plain = value.clone() if value.is_inference() else value  # autograd keeps no tensor of inference mode
+                leaf = plain.detach().requires_grad_() if value.is_floating_point() else plain
                 stand_ins[id(value)] = (leaf, value)
             leaf = stand_ins[id(value)][0]
             return leaf.clone() if copied and leaf.requires_grad else leaf

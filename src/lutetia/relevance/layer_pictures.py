@@ -35,7 +35,9 @@ def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str
         for value, colour in zip(row.tolist(), colours(row, limit), strict=True):
             style = f"background:rgb({colour[0]},{colour[1]},{colour[2]});color:{_ink(colour)};min-width:2em"
             cells.append(f'<td style="{style}" title="{value:.4g}"></td>')
-        lines.append(f'<tr><th style="text-align:right;font-weight:normal">{escape(name)}</th>{"".join(cells)}</tr>')
+        lines.append(
+            f'<tr><th style="text-align:right;font-weight:normal;white-space:nowrap">{escape(name)}</th>{"".join(cells)}</tr>'
+        )
     table = f'<table style="font-family:monospace;border-spacing:1px">{"".join(lines)}</table>'
     scrolls = f'<div style="overflow-x:auto" tabindex="0">{table}</div>'
     return f"<figure>{scrolls}<figcaption>{escape(caption)} {_legend(limit)}</figcaption></figure>"

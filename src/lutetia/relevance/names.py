@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils.hooks import RemovableHandle
 
 from lutetia.errors import check_tensor, fail
-from lutetia.relevance.graph import MODULES, AutogradGraph
+from lutetia.relevance.graph import MODULES, WEIGHT, AutogradGraph
 from lutetia.relevance.scripted import scripts_seen
 from lutetia.relevance.seen import Constants, attention_seen, custom_functions_seen
 
@@ -60,6 +62,8 @@ def watch(model: nn.Module) -> Iterator[None]:
     def after(module: nn.Module, inputs: object, output: object) -> None:
         if id(module) in names:
             recurrent = isinstance(module, (nn.RNNBase, nn.RNNCellBase))
+            for weight in _computed_weights(module, output):
+                weight.grad_fn.metadata[WEIGHT] = True  # type: ignore[index, union-attr]
             _mark(names[id(module)], began.pop(), output, recurrent)
 
     handles: list[RemovableHandle] = [
@@ -72,6 +76,15 @@ def watch(model: nn.Module) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _computed_weights(module: nn.Module, output: object) -> list[Tensor]:
+    """Weights that a call of a module computed: what a parametrisation returned, or what the hook of a spectral norm left."""
+    made = [output] if isinstance(module, ParametrizationList) else []
+    if module._forward_pre_hooks:
+        hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
+        made += [getattr(module, hook.name) for hook in hooks]
+    return [each for each in made if isinstance(each, Tensor) and each.grad_fn is not None]
 
 
 def _mark(name: str, start: int, output: object, recurrent: bool) -> None:
