@@ -202,3 +202,39 @@ def test_what_the_command_refuses(folder: Path, capsys: Capture) -> None:
     for option in (["--answer", "3"], ["--chat"], ["--check"]):
         assert main(["explain", str(folder), "x", *option]) == 2
         assert f"{option[0]} is for models of transformers: --hf" in capsys.readouterr().err
+
+
+# ---- gradients, for comparison ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llama", "t5"])
+def test_gradient_times_input_is_the_slope_along_the_embeddings(kind: str) -> None:
+    """By differences: every embedding of one token is scaled by 1 ± h."""
+    model, tokenizer = tiny(kind), word_tokenizer()
+    found = explain_answer(model, tokenizer, TEXT, "a dog", rules="gradient")
+    tokens, step = torch.tensor([found.tokens]), 1e-2  # their norms compute in float32
+    table = model.get_input_embeddings()
+
+    def score(place: int, scale: float) -> float:
+        factors = torch.ones(1, len(found.tokens), 1, dtype=torch.float64)
+        factors[0, place] = scale
+        if kind == "t5":
+            encoded = model.encoder(inputs_embeds=table(tokens) * factors)
+            logits = model(encoder_outputs=encoded, decoder_input_ids=torch.tensor([[0]])).logits[0, -1]
+        else:
+            logits = model(inputs_embeds=table(tokens) * factors).logits[0, -1]
+        return float(logits[found.answer[0]] - logits[found.rivals[0]])
+
+    with torch.no_grad():
+        slopes = [(score(at, 1 + step) - score(at, 1 - step)) / (2 * step) for at in range(len(found.tokens))]
+    assert found.relevance[0, : len(slopes)].tolist() == pytest.approx(slopes, rel=1e-2, abs=2e-4)
+    assert found.relevance[1, len(slopes)] != 0  # the first token of the answer counts for the second
+
+
+def test_other_words_are_no_rules(folder: Path, capsys: Capture) -> None:
+    with pytest.raises(ArgumentError, match="rules is 'slope', expected"):
+        explain_answer(tiny("llama"), word_tokenizer(), TEXT, "a dog", rules="slope")
+    assert main(["explain", "--hf", str(folder), TEXT, "--rule", "gradient", "--check"]) == 0
+    said = capsys.readouterr().out
+    assert "of which gradients miss" in said
+    assert "check: without the 2 most relevant" in said

@@ -93,6 +93,27 @@ def test_the_class_of_an_image() -> None:
     assert float(found.relevance.sum()) + found.absorbed + found.elsewhere == pytest.approx(found.explained, rel=1e-4, abs=1e-5)
 
 
+def test_gradient_times_input_of_pixels_and_of_a_text() -> None:
+    model = tiny("images")
+    processor = transformers.ViTImageProcessor(size={"height": 16, "width": 16})
+    image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    found = explain_image_class(model, processor, image, 1, 0, "gradient")
+    pixels = processor(images=image, return_tensors="pt")["pixel_values"].double().requires_grad_()
+    logits = model(pixel_values=pixels).logits[0]
+    (grad,) = torch.autograd.grad(logits[1] - logits[0], pixels)
+    torch.testing.assert_close(found.relevance.double(), (pixels * grad).detach()[0].sum(0), rtol=1e-4, atol=1e-6)
+
+    reader, tokenizer = tiny("classes"), word_tokenizer()
+    text = explain_text_class(reader, tokenizer, TEXT, 1, 0, "gradient")
+    inputs = dict(tokenizer(TEXT, return_tensors="pt"))
+    embedded = reader.get_input_embeddings()(inputs.pop("input_ids")).detach().requires_grad_()
+    logits = reader(inputs_embeds=embedded, **inputs).logits[0]
+    (grad,) = torch.autograd.grad(logits[1] - logits[0], embedded)
+    torch.testing.assert_close(text.relevance.double(), (embedded * grad).detach()[0].sum(-1), rtol=1e-4, atol=1e-6)
+    assert float(text.relevance.sum()) + text.absorbed + text.elsewhere == pytest.approx(text.explained, abs=1e-5)
+    assert text.layers.numel() == 0
+
+
 def test_the_token_in_place_of_a_mask() -> None:
     model, tokenizer = tiny("masked"), word_tokenizer()
     text = "the cat <mask> on the mat"

@@ -11,7 +11,7 @@ from torch import Tensor
 from lutetia.cli.explain_hf_answers import explain_hf_answer
 from lutetia.cli.explain_hf_classes import explain_hf_image, explain_hf_text
 from lutetia.cli.guard import UsageError, did_you_mean
-from lutetia.cli.hf_shared import HfRequest, apart, left_out, show_left_out, write_token_page
+from lutetia.cli.hf_shared import RULES_OF_HF, HfRequest, apart, left_out, rules_of, show_left_out, write_token_page
 from lutetia.cli.inputs import exists
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, token_strip
@@ -19,7 +19,7 @@ from lutetia.cli.show import console, one_line
 from lutetia.errors import require
 from lutetia.files import read_bytes
 from lutetia.relevance import layer_pictures
-from lutetia.report import PRESETS, RULES
+from lutetia.report import RULES
 
 DEFAULT_RULE_OF_HF = "attnlrp"
 HEADS_SHOWN = 5
@@ -28,8 +28,8 @@ ANSWER_OF = 20  # tokens of an answer where no number is given
 
 def explain_hf(folder: Path, given: str, request: HfRequest, show: bool) -> dict[str, Any]:
     """Explain what a model gives for an input, and with `show` draw it in the terminal. Returns what `--json` prints."""
-    if request.rule not in PRESETS:
-        raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, PRESETS)}")
+    if request.rule not in RULES_OF_HF:
+        raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, RULES_OF_HF)}")
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",), [given])
     require("transformers", "lutetia explain --hf")
@@ -85,7 +85,7 @@ def _token(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool
     target, rival = (_number(name, told) for name, told in (("--target", request.target), ("--against", request.against)))
     prompt: Any = [{"role": "user", "content": text}] if request.chat and text else text
     explain = explain_masked_token if masked else explain_next_token
-    found = explain(model, tokenizer, prompt, target, rival, PRESETS[request.rule]())
+    found = explain(model, tokenizer, prompt, target, rival, rules_of(request))
     chances = found.logits.double().softmax(0)
     names = {token: tokenizer.decode([token]) for token in (found.prediction, found.target, found.against)}
     told = {

@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.text import Text
 
-from lutetia.cli.hf_shared import HfRequest, left_out, show_left_out
+from lutetia.cli.hf_shared import HfRequest, left_out, rules_of, show_left_out
 from lutetia.cli.pictures import token_strip
 from lutetia.cli.show import Progress, console
 from lutetia.relevance import answer_pictures, layer_pictures
-from lutetia.report import PRESETS, RULES
+from lutetia.report import RULES
 
 SOURCES = 3  # tokens named beside each token of an answer
 
@@ -23,7 +23,7 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
     assert request.answer is not None
     with Progress("tokens", request.answer, show) as bar:
         found = explain_answer(
-            model, tokenizer, prompt, request.answer, PRESETS[request.rule](), lambda done, _: bar.advance(done - bar.done)
+            model, tokenizer, prompt, request.answer, rules_of(request), lambda done, _: bar.advance(done - bar.done)
         )
     told = {
         "kind": "transformers",

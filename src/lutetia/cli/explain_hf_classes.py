@@ -9,11 +9,11 @@ from typing import Any
 from rich.text import Text
 
 from lutetia._shared.markup import Html, tag
-from lutetia.cli.hf_shared import HfRequest, apart, left_out, show_left_out, write_token_page
+from lutetia.cli.hf_shared import HfRequest, apart, left_out, rules_of, show_left_out, write_token_page
 from lutetia.cli.pictures import heat_map, token_strip
 from lutetia.cli.show import console, one_line
 from lutetia.relevance import layer_pictures, pictures
-from lutetia.report import PRESETS, RULES
+from lutetia.report import RULES
 from lutetia.training import read_pixels
 
 WIDEST = 60  # pixels across that a terminal shows
@@ -24,7 +24,7 @@ def explain_hf_text(model: Any, tokenizer: Any, text: str, request: HfRequest, s
     """The class of a text."""
     from lutetia.integrations.transformers import explain_text_class
 
-    found = explain_text_class(model, tokenizer, text, request.target, request.against, PRESETS[request.rule]())
+    found = explain_text_class(model, tokenizer, text, request.target, request.against, rules_of(request))
     told = {**_told(model, found, request), "tokens": found.tokens, "pieces": found.pieces, "layers": found.layers.tolist()}
     told["left_out"] = left_out(model, tokenizer, found, request)
     rows = {"input": found.relevance, **{f"layer {number}": row for number, row in enumerate(found.layers)}}
@@ -46,7 +46,7 @@ def explain_hf_image(model: Any, processor: Any, path: Path, request: HfRequest,
 
     channels = getattr(model.config, "num_channels", 3)
     pixels = read_pixels(path, "L" if channels == 1 else "RGB", _check_size)
-    found = explain_image_class(model, processor, pixels, request.target, request.against, PRESETS[request.rule]())
+    found = explain_image_class(model, processor, pixels, request.target, request.against, rules_of(request))
     told = _told(model, found, request)
     if request.html is not None or request.png is not None:
         picture = pictures.heat_map(found.relevance, found.pixels, path=request.png, title=_title(told))

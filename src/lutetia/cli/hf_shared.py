@@ -10,8 +10,10 @@ from torch import Tensor
 
 from lutetia.cli.show import console
 from lutetia.relevance import layer_pictures, pictures
+from lutetia.report import PRESETS
 
 MOST_COLUMNS = 64  # tokens of a table on a page
+RULES_OF_HF = (*PRESETS, "gradient")
 
 
 class HfRequest(NamedTuple):
@@ -27,6 +29,11 @@ class HfRequest(NamedTuple):
     png: Path | None
 
 
+def rules_of(request: HfRequest) -> Any:
+    """The rules that were asked for, or the word for gradients."""
+    return PRESETS[request.rule]() if request.rule in PRESETS else request.rule
+
+
 def left_out(model: Any, tokenizer: Any, found: Any, request: HfRequest) -> dict[str, Any] | None:
     """How far the decision falls without some tokens, where that was asked for."""
     from lutetia.integrations.transformers import leave_out
@@ -37,6 +44,8 @@ def left_out(model: Any, tokenizer: Any, found: Any, request: HfRequest) -> dict
 def apart(told: dict[str, Any]) -> str:
     """What the tokens did not get."""
     elsewhere = f", {told['elsewhere']:.3g} to positions" if abs(told["elsewhere"]) > 1e-3 * abs(told["explained"]) else ""
+    if told["rule"] not in PRESETS:
+        return f"of which gradients miss {told['absorbed']:.3g}"
     return f"{told['absorbed']:.3g} of it due to biases and other constants{elsewhere}"
 
 

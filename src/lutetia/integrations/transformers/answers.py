@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia import relevance
 from lutetia.errors import ArgumentError, check_range
 from lutetia.integrations.transformers.explaining import (
+    Rules,
     attribute_difference,
     check_length,
     ended_elsewhere,
@@ -57,7 +57,7 @@ def explain_answer(
     tokenizer: Any,
     prompt: Prompt,
     answer: str | int = 20,
-    rules: relevance.Rules | None = None,
+    rules: Rules = None,
     advance: Callable[[int, int], object] | None = None,
 ) -> AnswerExplanation:
     """Explain an answer token by token: one that is given, or the most likely one of this many tokens at most.

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia import relevance
 from lutetia.errors import ArgumentError, check_range, did_you_mean
 from lutetia.integrations.transformers.explaining import (
+    Rules,
     attribute_difference,
     check_length,
     ended_elsewhere,
@@ -56,7 +56,7 @@ def explain_text_class(
     text: str | tuple[str, str],
     target: int | str | None = None,
     against: int | str | None = None,
-    rules: relevance.Rules | None = None,
+    rules: Rules = None,
 ) -> ClassExplanation:
     """Explain the class of a text, or of a pair of texts, or another `target`, against the runner-up, or another class.
 
@@ -94,7 +94,7 @@ def explain_image_class(
     image: Any,
     target: int | str | None = None,
     against: int | str | None = None,
-    rules: relevance.Rules | None = None,
+    rules: Rules = None,
 ) -> ClassExplanation:
     """Explain the class of an image (of pillow, or an array [H, W, C]), as `explain_text_class` does that of a text."""
     inputs = {"pixel_values": processor(images=image, return_tensors="pt")["pixel_values"].to(model.device, model.dtype)}

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from lutetia import relevance
-from lutetia.errors import ArgumentError, check_range, fail
+from lutetia.errors import ArgumentError, check_choice, check_range, fail
+from lutetia.integrations.transformers.gradients import GRADIENT, GradientResult, gradient_times_input
+
+Rules = relevance.Rules | str | None  # AttnLRP's by default; "gradient" is gradient × input
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,14 @@ def explain_next_token(
     prompt: str | Sequence[Mapping[str, str]],
     target: int | str | None = None,
     against: int | str | None = None,
-    rules: relevance.Rules | None = None,
+    rules: Rules = None,
 ) -> TokenExplanation:
     """Explain the token that follows a prompt, or another `target`, against its strongest rival, or another one.
 
     `prompt` is a text, or messages for the tokenizer's chat template: `[{"role": "user", "content": "..."}]`. Tokens are numbers
     of the vocabulary, or text that is one token, with a space before it or without. Blocks are recomputed while relevance passes
-    through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default.
+    through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default; "gradient" is gradient ×
+    input, for comparison.
     """
     tokens = prompt_tokens(tokenizer, prompt).to(model.device)
     check_length(model, tokens.shape[1])
@@ -63,7 +67,7 @@ def explain_masked_token(
     text: str,
     target: int | str | None = None,
     against: int | str | None = None,
-    rules: relevance.Rules | None = None,
+    rules: Rules = None,
 ) -> TokenExplanation:
     """Explain what a masked language model puts in place of the one mask in a text; arguments as for `explain_next_token`."""
     mask = tokenizer.mask_token
@@ -83,7 +87,7 @@ def _explain_token(
     inputs: dict[str, Any],
     place: int,
     wanted: tuple[int | str | None, int | str | None],
-    rules: relevance.Rules | None,
+    rules: Rules,
 ) -> TokenExplanation:
     """The token at one position, the target against its rival, as they are wanted."""
     tokens = inputs["input_ids"]
@@ -117,9 +121,9 @@ def attribute_difference(
     model: Any,
     inputs: Mapping[str, Any],
     places: tuple[tuple[int, ...], tuple[int, ...] | None],
-    rules: relevance.Rules | None,
+    rules: Rules,
     **options: Any,
-) -> relevance.Result:
+) -> relevance.Result | GradientResult:
     """Relevance of the logit in one place minus that in another, or of the first alone. Blocks are recomputed."""
     this, that = places
 
@@ -127,16 +131,19 @@ def attribute_difference(
         logits = output.logits
         return logits[this] if that is None else logits[this] - logits[that]
 
+    if isinstance(rules, str):
+        check_choice("rules", rules, (GRADIENT,))
+        return gradient_times_input(model, inputs, difference)
     options["recompute"] = len(relevance.blocks(model)) > 1
     return relevance.attribute(model, inputs, difference, relevance.presets.attnlrp() if rules is None else rules, **options)
 
 
-def ended_elsewhere(found: relevance.Result, *shown: Tensor) -> float:
+def ended_elsewhere(found: relevance.Result | GradientResult, *shown: Tensor) -> float:
     """The relevance that ended at other inputs and embeddings than those that are shown."""
     return sum(found.report.ended_by_module.values()) - sum(float(part.double().sum()) for part in shown)
 
 
-def layers_by_token(found: relevance.Result, count: int) -> Tensor:
+def layers_by_token(found: relevance.Result | GradientResult, count: int) -> Tensor:
     """What leaves each layer of a model, token by token [L, S]; empty where its layers have other tokens than its input."""
     layers = [part for part in found.layers.values() if part.dim() == 3 and part.shape[:2] == (1, count)]
     return torch.stack([part[0].sum(-1) for part in layers]).float().cpu() if layers else torch.zeros(0, count)
