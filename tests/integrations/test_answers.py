@@ -100,6 +100,9 @@ def test_what_is_refused() -> None:
             explain_answer(model, tokenizer, prompt, answer)
     with pytest.raises(ArgumentError, match="37 tokens long, expected at most 32"):
         explain_answer(model, tokenizer, TEXT, " ".join(["cat"] * 30))
+    with pytest.raises(ArgumentError, match="33 tokens long, expected at most 32"):
+        explain_answer(tiny("gpt2"), tokenizer, "cat " * 31, 5)
+    assert len(explain_answer(tiny("gpt2"), tokenizer, "cat " * 29, 5).answer) == 2  # after 30 tokens of 32
 
 
 # ---- leaving tokens out ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from lutetia.cli.hf_shared import HfRequest, left_out, rules_of, show_left_out
 from lutetia.cli.pictures import token_strip
 from lutetia.cli.show import Progress, console
 from lutetia.relevance import answer_pictures, layer_pictures
-from lutetia.report import RULES
+from lutetia.report import PRESETS, RULES
 
 SOURCES = 3  # tokens named beside each token of an answer
 
@@ -47,7 +47,9 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
     every = [*found.pieces, *found.answer_pieces]
     if request.html is not None:
         whole = "Coloured by the sum over the answer: red spoke for it, blue against it."
-        shown = answer_pictures.AnsweredText(found.pieces, found.answer_pieces, found.relevance, _notes(found), whole)
+        shown = answer_pictures.AnsweredText(
+            found.pieces, found.answer_pieces, found.relevance, _notes(found, request.rule), whole
+        )
         answer_pictures.answer_page(
             shown, title="What the answer was made from", caption=RULES[request.rule].about, path=request.html
         )
@@ -61,12 +63,14 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
     return told
 
 
-def _notes(found: Any) -> list[str]:
+def _notes(found: Any, rule: str) -> list[str]:
     """What a page says of each token of an answer."""
     notes = []
     for at, piece in enumerate(found.answer_pieces):
         score = f"{piece!r} had a probability of {found.probabilities[at]:.1%}; its score is {found.explained[at]:.3g} above that"
         rest = f"biases and other constants made {found.absorbed[at]:.3g} of this, positions {found.elsewhere[at]:.3g}"
+        if rule not in PRESETS:
+            rest = f"gradients miss {found.absorbed[at]:.3g} of this"
         notes.append(f"{score} of {found.rival_pieces[at]!r}. Of what is before it, red spoke for it, blue against it; {rest}.")
     return notes
 

@@ -16,6 +16,7 @@ from lutetia.integrations.transformers.explaining import (
     check_length,
     ended_elsewhere,
     pieces_of,
+    positions_of,
     prompt_tokens,
     rival,
 )
@@ -118,6 +119,10 @@ def _written(model: Any, tokenizer: Any, tokens: Tensor, answer: str | int) -> l
             raise ArgumentError("the answer is empty, expected some text, or the number of tokens to write")
         return [int(token) for token in given]
     check_range("answer", answer, 1, 100_000)
+    most = positions_of(model)
+    if most is not None and not model.config.is_encoder_decoder:
+        check_length(model, tokens.shape[1] + 1)
+        answer = min(answer, most - tokens.shape[1])  # as far as there are positions
     greedy = {"do_sample": False, "num_beams": 1, "temperature": None, "top_p": None, "top_k": None}
     with torch.no_grad():
         out = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=answer, **greedy)

@@ -166,10 +166,16 @@ def prompt_tokens(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]]) -> 
     return tokens
 
 
+def positions_of(model: Any) -> int | None:
+    """How many positions a model has, where that is limited."""
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
+
+
 def check_length(model: Any, count: int) -> None:
     """Refuse a text that is longer than the positions that a model has."""
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if isinstance(most, int) and 0 < most < count:
+    most = positions_of(model)
+    if most is not None and most < count:
         raise ArgumentError(f"the text is {count:,} tokens long, expected at most {most:,}, the positions of the model")
 
 
