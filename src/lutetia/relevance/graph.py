@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lutetia.relevance.rules.choices import Rules
 
 MODULES = "lutetia.modules"  # grad_fn.metadata key of module outputs: [(label, module, start, end, output, whether recurrent)]
-WEIGHT = "lutetia weight"  # whether the output of a node is a weight, computed from parameters
+WEIGHT = "lutetia.weight"  # whether the output of a node is a weight, computed from parameters
 CONSTANT = "lutetia.constant"  # grad_fn.metadata key: the operand that leaves no node, where `watch` saw it
 VALUE = "lutetia.value"  # grad_fn.metadata key: the output of an operation without a rule, where `watch` saw it
 OUTPUT = "lutetia.output"  # grad_fn.metadata key: the output of a linear layer, where `watch` saw it

@@ -42,7 +42,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good a classifier is for each class: its confusion matrix [true class][predicted class], and a table of the classes."""
+    """How good a classifier is for each class: its confusion matrix, a row per true class, and a table of them."""
 
     confusion: Sequence[Sequence[int]]
     labels: Sequence[str]
