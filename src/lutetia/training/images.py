@@ -19,6 +19,17 @@ LONGEST_SIDE = 32  # pixels of images of several sizes, which are made alike
 LOOKED_AT = 64  # images that show whether there are colours
 COLOURED = 16  # levels between the channels of a pixel, more than JPEG makes of a grey one
 SOME_PIXELS = 0.01  # of an image, at least, that are coloured in one with colours
+ORIENTATION = 0x0112  # the EXIF tag that says how a camera was held, from 1, upright
+# How an image is put upright, by that tag; from 5 on its sides change places.
+TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
 
 
 class ImageSettings(NamedTuple):
@@ -31,7 +42,8 @@ class ImageSettings(NamedTuple):
 def read_pixels(path: Path, mode: str, check_size: Callable[[int, int], object], size: tuple[int, int] | None = None) -> Array:
     """An image as uint8: [H, W] in mode "L", grey, or [H, W, 3] in "RGB"; resized to `size`, (height, width), where given.
 
-    `check_size(width, height)` may refuse it before a pixel is decoded. What is transparent becomes white.
+    It is turned as its EXIF data say. `check_size(width, height)` may refuse it, upright, before a pixel is decoded. What is
+    transparent becomes white.
     """
     pillow: Any = require("PIL.Image", "reading images", "pillow")
     check_file(path, "an image")
@@ -39,13 +51,34 @@ def read_pixels(path: Path, mode: str, check_size: Callable[[int, int], object],
         with warnings.catch_warnings():
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
             with pillow.open(path, formats=FORMATS) as image:
-                check_size(*image.size)
+                turn = _turn(pillow, image)
+                check_size(*_upright_size(image, turn))
                 pixels = _in_8_bits(pillow, path, image).convert(mode)
+                pixels = pixels.transpose(pillow.Transpose[TURNS[turn]]) if turn in TURNS else pixels
                 return np.asarray(pixels if size is None else pixels.resize(size[::-1], pillow.Resampling.BILINEAR)).copy()
     except DataError:
         raise
     except Exception as error:  # decoders raise nearly anything for a damaged file
         raise DataError(f"{path} is not an image that can be read, or is damaged: {error or type(error).__name__}") from error
+
+
+def _turn(pillow: Any, image: Any) -> int:
+    """How an image is to be turned, by its EXIF data: a key of `TURNS`, or 1. No pixel is decoded."""
+    if image.format == "TIFF":
+        return 1  # which pillow turns itself
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # The method of the parent: that of PNG decodes the whole image to look behind it.
+            return int(pillow.Image.getexif(image).get(ORIENTATION, 1))
+    except Exception:  # damaged EXIF data do not make the pixels unreadable
+        return 1
+
+
+def _upright_size(image: Any, turn: int) -> tuple[int, int]:
+    """The width and the height of an image once it is turned."""
+    width, height = image.size
+    return (height, width) if turn in (5, 6, 7, 8) else (width, height)
 
 
 def _in_8_bits(pillow: Any, path: Path, image: Any) -> Any:
@@ -107,7 +140,7 @@ def _size(image: Path) -> tuple[int, int]:
     check_file(image, "an image")
     try:
         with pillow.open(image, formats=FORMATS) as opened:
-            width, height = opened.size
+            width, height = _upright_size(opened, _turn(pillow, opened))
             return height, width
     except Exception as error:  # decoders raise nearly anything for a damaged file
         raise DataError(f"{image} is not an image that can be read, or is damaged: {error or type(error).__name__}") from error
