@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def towns(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_unknown_categories_are_an_error_or_missing(towns: Path, capsys: Capture) -> None:
     message = error(capsys, "predict", towns / "run", towns / "new.csv")
-    assert "'Bonn', expected one of the categories Oslo, Rome (predict --unknown missing takes others for missing)" in message
+    assert "'Bonn', expected one of the categories Oslo, Rome (--unknown missing takes others for missing)" in message
     result = told(capsys, "predict", towns / "run", towns / "new.csv", "--unknown", "missing")
     assert result["warnings"] == ["1 row has a value of town that the model has not seen, such as 'Bonn': taken for missing"]
     (expected,) = told(capsys, "predict", towns / "run", ",3,TRUE")["predictions"]
@@ -116,6 +117,56 @@ def test_unknown_categories_are_an_error_or_missing(towns: Path, capsys: Capture
     assert result["predictions"][2]["probabilities"] == expected["probabilities"]
     assert "--unknown is 'mising': did you mean missing" in error(
         capsys, "predict", towns / "run", "a,1,b", "--unknown", "mising"
+    )
+
+
+def follow(capsys: Capture) -> list[str]:
+    """Runs the command that was named next, and returns it."""
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("next: lutetia "))
+    words = shlex.split(line)[2:]
+    assert main(words) == 0, words
+    return words
+
+
+def test_the_next_commands_take_unknown_categories_as_predict_did(
+    towns: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, new = str(towns / "run"), str(towns / "new.csv")
+    assert main(["predict", run, new, "--unknown", "missing"]) == 0
+    assert follow(capsys) == ["explain", run, "--unknown", "missing", new]
+    assert follow(capsys) == ["flow", run, "--unknown", "missing", new]
+    assert follow(capsys) == ["explain", run, "--unknown", "missing", new]
+    capsys.readouterr()
+    told_so = "1 row has a value of town that the model has not seen, such as 'Bonn': taken for missing"
+    explained = told(capsys, "explain", run, new, "--unknown", "missing")
+    assert explained["warnings"] == [told_so]
+    assert explained["relevance"] == told(capsys, "explain", run, ",3,TRUE")["relevance"]
+    assert told(capsys, "explain", run, new, "--unknown", "missing", "--row", 2)["warnings"] == []
+    assert "(--unknown missing takes others for missing)" in error(capsys, "explain", run, new)
+    assert main(["evaluate-explanations", run, new, "--unknown", "missing", "--rule", "decisive", "--steps", "2"]) == 0
+    assert follow(capsys) == ["explain", run, "--unknown", "missing", new]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_evaluate_takes_unknown_categories_for_missing(suffix: str, towns: Path, tmp_path: Path, capsys: Capture) -> None:
+    frame = pandas.read_csv(towns / "new.csv", dtype=str).assign(kind=["x", "y", "y"])
+    path, empty = tmp_path / f"new.{suffix}", tmp_path / f"empty.{suffix}"
+    for each, file in ((frame, path), (frame.replace("Bonn", None), empty)):
+        each.to_csv(file, index=False) if suffix == "csv" else each.to_parquet(file)
+    measured = told(capsys, "evaluate", towns / "run", path, "--unknown", "missing")
+    told_so = "1 row has a value of town that the model has not seen, such as 'Bonn': taken for missing"
+    assert measured.pop("warnings") == [told_so]
+    assert measured == told(capsys, "evaluate", towns / "run", empty)
+    assert "'Bonn', expected one of the categories Oslo, Rome (--unknown missing" in error(
+        capsys, "evaluate", towns / "run", path
+    )
+    for command in ("evaluate", "explain", "flow", "evaluate-explanations"):
+        message = error(capsys, command, towns / "run", path, "--unknown", "mising")
+        assert "--unknown is 'mising': did you mean missing" in message
+    frame.assign(kind="z").to_csv(tmp_path / "other.csv", index=False)  # a class is no category
+    assert "'z', expected one of the categories x, y\n" in error(
+        capsys, "evaluate", towns / "run", tmp_path / "other.csv", "--unknown", "missing"
     )
 
 
@@ -309,7 +360,7 @@ def test_a_row_is_typed_as_it_stands_in_the_file(tmp_path: Path, capsys: Capture
         (
             "1,0",
             "INPUT, column 'dish', line 1: '0', expected one of the categories egg, ham, smoked"
-            " (predict --unknown missing takes others for missing)",
+            " (--unknown missing takes others for missing)",
         ),
         ("1,egg,low", "INPUT has 3 values, expected 2: size, dish"),
     ):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lutetia.cli import values
-from lutetia.cli.root import Checkpoint, Debug, Json, app
+from lutetia.cli.root import Checkpoint, Debug, Json, Unknown, app
 from lutetia.cli.show import as_typed, console, name_next, print_json
 
 
@@ -21,14 +21,7 @@ def predict(
     ],
     out: Annotated[Path | None, typer.Option("--csv", help="Write all probabilities as CSV to a file; - is stdout.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep all columns of the input files in the CSV file.")] = False,
-    unknown: Annotated[
-        str | None,
-        typer.Option(
-            "--unknown",
-            help="What a category is that the model has not seen: error or missing.",
-            autocompletion=values.complete_unknown,
-        ),
-    ] = None,
+    unknown: Unknown = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -49,7 +42,7 @@ def predict(
         print_json(result)
     else:
         first = result["predictions"][0]["input"] if exists(Path(given[0])) and Path(given[0]).is_dir() else given[0]
-        name_next("lutetia", "explain", checkpoint, *as_typed(first))
+        name_next("lutetia", "explain", checkpoint, *as_typed(first, None, unknown))
 
 
 @app.command()
@@ -71,6 +64,7 @@ def evaluate(
     ] = None,
     folder: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, if it has moved.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the confusion matrix of the classes.")] = None,
+    unknown: Unknown = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -85,7 +79,7 @@ def evaluate(
     from lutetia.cli.evaluate import EvaluateRequest
     from lutetia.cli.evaluate import evaluate as run_evaluate
 
-    result = run_evaluate(checkpoint, EvaluateRequest(data, split, label, folder, html), show=not as_json)
+    result = run_evaluate(checkpoint, EvaluateRequest(data, split, label, folder, html, unknown), show=not as_json)
     if as_json:
         print_json(result)
         return

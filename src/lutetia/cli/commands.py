@@ -9,7 +9,7 @@ import typer
 
 from lutetia.cli import answers, explanations, values
 from lutetia.cli.guard import UsageError
-from lutetia.cli.root import Checkpoint, Debug, Json, Row, app
+from lutetia.cli.root import Checkpoint, Debug, Json, Row, Unknown, app
 from lutetia.cli.show import as_typed, console, name_next, print_json
 from lutetia.errors import JobError
 
@@ -312,6 +312,7 @@ def flow(
     ] = None,
     backward: Annotated[bool, typer.Option("--backward", help="Also record the backward pass.")] = False,
     row: Row = None,
+    unknown: Unknown = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -324,12 +325,12 @@ def flow(
     from lutetia.cli.flow import default_drawing, record_run, show_flow
 
     drawn = out if out is not None or as_json else default_drawing()
-    recorded = record_run(checkpoint, given, drawn, backward, row)
+    recorded = record_run(checkpoint, given, drawn, backward, row, unknown)
     if as_json:
         print(recorded.to_json())
     elif drawn is not None:
         show_flow(recorded, drawn)
-        name_next("lutetia", "explain", checkpoint, *as_typed(given, row))
+        name_next("lutetia", "explain", checkpoint, *as_typed(given, row, unknown))
 
 
 @app.command()

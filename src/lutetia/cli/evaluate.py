@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +14,22 @@ from torch import Tensor
 from lutetia._shared.numbers import whole_number
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
-from lutetia.cli.inputs import feature_columns, image_settings, named_rows, tabular_rows
+from lutetia.cli.inputs import (
+    columns_by_name,
+    feature_columns,
+    image_settings,
+    load_for_inputs,
+    named_rows,
+    tabular_rows,
+    unknown_warnings,
+)
 from lutetia.cli.naming import class_names, feature_names, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning, short_number
 from lutetia.cli.train_table import told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, load, read_config
+from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config
 from lutetia.training import (
     Config,
     Data,
@@ -53,6 +61,7 @@ from lutetia.training import (
     read_table_file,
 )
 
+Array = np.ndarray[Any, Any]
 BATCH = 256
 MOST_SHUFFLED = 200  # columns
 SHOWN_COLUMNS = 10
@@ -66,6 +75,7 @@ class EvaluateRequest(NamedTuple):
     label: str | None
     folder: Path | None
     html: Path | None = None
+    unknown: str | None = None
 
 
 def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
@@ -73,7 +83,7 @@ def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str
     if request.split is not None and request.split not in SPLITS:
         raise UsageError(f"there is no split {request.split!r}: {did_you_mean(request.split, SPLITS)}")
     check_output("--html", request.html, (".html", ".htm"), [] if request.data is None else [str(request.data)])
-    model: Any = load(checkpoint)
+    model = load_for_inputs(checkpoint, request.unknown)
     if request.html is not None and (isinstance(model, LUTTransformer) or (isinstance(model, Tabular) and model.is_regression)):
         raise UsageError("--html shows which classes are confused, and this model has no classes")
     is_tabular = isinstance(model, Tabular)
@@ -110,14 +120,15 @@ def _measure(model: Any, checkpoint: Path, request: EvaluateRequest, show: bool)
 def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) -> dict[str, Any]:
     """How good a model of columns is: on a file, or on the rows that its run held out."""
     split = "test"
+    columns: Mapping[str, Sequence[Any]] = {}
     if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
-        x, y = _table_rows(model, request.data, request.label)
+        x, y, columns = _table_rows(model, request.data, request.label)
     elif request.data is not None:
         label = _name_or_number(request.label)
         cells, target = read_cells(request.data, label), model.metadata.get("target")
         column = label_column(cells, target if label is None and target in (cells.header or ()) else label)
-        columns = [each for each in feature_columns(model, cells) if each != column]
-        x = tabular_rows(model, cells, columns).reshape(-1, *model.config.input_shape)
+        features = [each for each in feature_columns(model, cells) if each != column]
+        x, columns = tabular_rows(model, cells, features).reshape(-1, *model.config.input_shape), columns_by_name(cells)
         where = f"{cells.path}, {cells.column_name(column)}"
         y = class_numbers(labels_of(cells, column), model.metadata.get("classes"), where, cells.lines)
     else:
@@ -138,6 +149,8 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     names = feature_names(model)
     if names and len(names) <= MOST_SHUFFLED:
         result["columns"] = _columns(names, column_importance(model, x, y))
+    if warnings := unknown_warnings(model, columns):
+        result["warnings"] = warnings
     return result
 
 
@@ -147,17 +160,18 @@ def _columns(names: list[str], rises: list[float]) -> list[dict[str, Any]]:
     return [{"column": names[column], "rise": rises[column]} for column in order]
 
 
-def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names."""
+def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[Array, Array, Mapping[str, Sequence[Any]]]:
+    """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names; and these."""
     file, shape = read_table_file(path, image_settings(model)), tuple(model.config.input_shape)
     classes = model.metadata.get("classes")
     if file.x is not None:
         if file.x.shape[1:] != shape:
             sizes = (" × ".join(map(str, each)) for each in (file.x.shape[1:], shape))
             raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
-        return file.x, class_numbers(file.target or [], classes, str(path))
+        return file.x, class_numbers(file.target or [], classes, str(path)), {}
     target = find_target(file, label if label is not None or len(file.columns) == 1 else model.metadata.get("target"))
-    return named_rows(model, file), class_numbers(file.columns[target], classes, f"{path}, column {target!r}")
+    y = class_numbers(file.columns[target], classes, f"{path}, column {target!r}")
+    return named_rows(model, file), y, file.columns
 
 
 class _Seen(torch.nn.Module):

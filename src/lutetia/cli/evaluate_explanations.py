@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lutetia.cli.guard import UsageError, did_you_mean
-from lutetia.cli.inputs import read_inputs, read_tokens
+from lutetia.cli.inputs import load_for_inputs, read_inputs, read_tokens
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
-from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, as_floats, load
+from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, as_floats
 from lutetia.relevance import RANDOM_METHOD, Faithfulness, Method, measure, random_order
 from lutetia.report import BLANK_BYTE, RULES, attribute_class, attribute_token
 
@@ -28,6 +28,7 @@ class FaithfulnessRequest(NamedTuple):
     most: int
     steps: int
     png: Path | None
+    unknown: str | None = None
 
 
 def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: FaithfulnessRequest, show: bool) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Faith
     if request.most < 1 or request.steps < 1:
         raise UsageError("--most and --steps are counts, expected 1 or more")
     check_output("--png", request.png, (".png",), given)
-    model: Any = load(checkpoint)
+    model = load_for_inputs(checkpoint, request.unknown)
     if isinstance(model, Tabular) and model.is_regression:
         raise UsageError("evaluate-explanations measures the probability of a class, but this model predicts a number")
     result = _text(model, given, request) if isinstance(model, LUTTransformer) else _classes(model, given, request)

@@ -12,14 +12,14 @@ from rich.text import Text
 from lutetia._shared.numbers import whole_number
 from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.guard import UsageError, did_you_mean
-from lutetia.cli.inputs import exists, read_sample, read_tokens
+from lutetia.cli.inputs import NamedInputs, exists, load_for_inputs, read_sample, read_tokens, unknown_warnings
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning, short_number
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats
 from lutetia.relevance import pictures
 from lutetia.report import (
     DEFAULT_RULE,
@@ -50,6 +50,7 @@ class ExplainRequest(NamedTuple):
     row: int | None
     html: Path | None
     png: Path | None
+    unknown: str | None = None
 
 
 def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -> dict[str, Any]:
@@ -58,14 +59,14 @@ def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -
         raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",), [given])
-    model: Any = load(checkpoint)
+    model = load_for_inputs(checkpoint, request.unknown)
     if isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates"):
         request = _by_occlusion(request)
     if isinstance(model, Classifier):
-        x = as_floats(model, read_sample(model, given, request.row))
-        work = forward_work(model, _passes(request, x.numel()))
+        sample = read_sample(model, given, request.row)
+        work = forward_work(model, _passes(request, sample.x.numel()))
         with kernels_for(model, work) as backend:
-            told = {**_classifier(model, given, x, request, show), "backend": backend}
+            told = {**_classifier(model, given, sample, request, show), "backend": backend}
         _show_files(request, show)
         return told
     assert isinstance(model, LUTTransformer)
@@ -101,19 +102,21 @@ def _by_occlusion(request: ExplainRequest) -> ExplainRequest:
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
-def _classifier(model: Classifier, given: str, x: torch.Tensor, request: ExplainRequest, show: bool) -> dict[str, Any]:
+def _classifier(model: Classifier, given: str, sample: NamedInputs, request: ExplainRequest, show: bool) -> dict[str, Any]:
     from lutetia import report
 
+    x = as_floats(model, sample.x)[0]
+    name = Path(given).name if exists(Path(given)) else "the input"
+    warnings = range_warnings(model, x[None], [name]) + unknown_warnings(model, sample.columns or {})
+    if isinstance(model, Tabular) and model.is_regression:
+        return _number(model, x, warnings, request, show)
     with torch.no_grad():
         scores = model(x[None])[0]
-    if isinstance(model, Tabular) and model.is_regression:
-        return _number(model, x, float(scores[0]), request, show)
     prediction = int(scores.argmax())
     target = prediction if request.target is None else find_class(model, request.target)
     chances = scores.double().softmax(0)
     runner_up = int(chances.topk(2).indices[1])
     found = attribute_class(model, x, target, request.rule)
-    name = Path(given).name if exists(Path(given)) else "the input"
     told = {
         "kind": model.kind,
         "rule": request.rule,
@@ -128,7 +131,7 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Explain
         "classes": class_names(model),
         "features": feature_names(model),
         "scores": scores.tolist(),
-        "warnings": range_warnings(model, x[None], [name]),
+        "warnings": warnings,
         "explained": float(lead_over_rivals(scores, target)),
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
@@ -148,13 +151,14 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Explain
     return told
 
 
-def _number(model: Tabular, x: torch.Tensor, value: float, request: ExplainRequest, show: bool) -> dict[str, Any]:
+def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: ExplainRequest, show: bool) -> dict[str, Any]:
     """What each column contributed to the number that a regression predicts."""
     if request.target is not None or request.html is not None:
         raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
+    with torch.no_grad():
+        value = float(model(x[None])[0, 0])
     found = attribute_class(model, x, 0, request.rule)
     title = model.metadata.get("target") or "the prediction"
-    warnings = range_warnings(model, x[None], ["the input"])
     told = {
         "kind": model.kind,
         "rule": request.rule,

@@ -9,7 +9,7 @@ import typer
 
 from lutetia.cli import values
 from lutetia.cli.guard import UsageError
-from lutetia.cli.root import Checkpoint, Debug, Json, Row, app
+from lutetia.cli.root import Checkpoint, Debug, Json, Row, Unknown, app
 from lutetia.cli.show import as_typed, name_next, print_json
 
 
@@ -34,6 +34,7 @@ def explain(
         ),
     ] = None,
     row: Row = None,
+    unknown: Unknown = None,
     hf: Annotated[
         bool, typer.Option("--hf", help="CKPT is a folder of transformers: a language model, or a classifier of texts or images.")
     ] = False,
@@ -70,14 +71,16 @@ def explain(
         from lutetia.cli.hf_shared import HfRequest
 
         request = HfRequest(rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check, html, png)
-        if row is not None:
-            raise UsageError("--row is not for models of transformers")
+        for option, value in (("--row", row), ("--unknown", unknown)):
+            if value is not None:
+                raise UsageError(f"{option} is not for models of transformers")
         told = explain_hf(checkpoint, given, request, show=not as_json)
     else:
         for option, value in (("--against", against), ("--answer", answer), ("--chat", chat), ("--check", check)):
             if value not in (None, False):
                 raise UsageError(f"{option} is for models of transformers: --hf")
-        told = run_explain(checkpoint, given, ExplainRequest(rule or DEFAULT_RULE, target, row, html, png), show=not as_json)
+        wanted = ExplainRequest(rule or DEFAULT_RULE, target, row, html, png, unknown)
+        told = run_explain(checkpoint, given, wanted, show=not as_json)
     if as_json:
         print_json(told)
     elif hf:
@@ -85,7 +88,7 @@ def explain(
         asked = (*(() if answer is None else ("--answer", answer)), *(("--chat",) if chat else ()))
         name_next("lutetia", "explain", "--hf", checkpoint, *more, *asked, *as_typed(given))
     else:
-        name_next("lutetia", "flow", checkpoint, *as_typed(given, row))
+        name_next("lutetia", "flow", checkpoint, *as_typed(given, row, unknown))
 
 
 @app.command("evaluate-explanations")
@@ -99,6 +102,7 @@ def evaluate_explanations(
     most: Annotated[int, typer.Option("--most", help="The maximum number of inputs.")] = 100,
     steps: Annotated[int, typer.Option("--steps", help="The number of steps per curve.")] = 10,
     png: Annotated[Path | None, typer.Option("--png", help="Draw the curves as a PNG.")] = None,
+    unknown: Unknown = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -111,8 +115,9 @@ def evaluate_explanations(
     from lutetia.cli.evaluate_explanations import FaithfulnessRequest
     from lutetia.cli.evaluate_explanations import evaluate_explanations as run_evaluation
 
-    told = run_evaluation(checkpoint, given or [], FaithfulnessRequest(tuple(rule or ()), most, steps, png), show=not as_json)
+    request = FaithfulnessRequest(tuple(rule or ()), most, steps, png, unknown)
+    told = run_evaluation(checkpoint, given or [], request, show=not as_json)
     if as_json:
         print_json(told)
     else:
-        name_next("lutetia", "explain", checkpoint, *as_typed((given or [""])[0]))
+        name_next("lutetia", "explain", checkpoint, *as_typed((given or [""])[0], None, unknown))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from lutetia.cli.guard import UsageError
-from lutetia.cli.inputs import read_sample, read_tokens
+from lutetia.cli.inputs import load_for_inputs, read_sample, read_tokens
 from lutetia.cli.outputs import check_output, default_page
 from lutetia.cli.show import console
 from lutetia.flow import Flow, record
-from lutetia.models import Classifier, LUTTransformer, as_floats, load
+from lutetia.models import Classifier, LUTTransformer, as_floats
 from lutetia.report import lead_over_rivals
 
 SUFFIXES = (".html", ".json", ".mmd")
@@ -24,12 +23,14 @@ def default_drawing() -> Path:
     return default_page("run.html")
 
 
-def record_run(checkpoint: Path, given: str, out: Path | None, backward: bool, row: int | None) -> Flow:
+def record_run(
+    checkpoint: Path, given: str, out: Path | None, backward: bool, row: int | None, unknown: str | None = None
+) -> Flow:
     """Run a model once and return what happened, written to `out` where that is given."""
     check_output("--out", out, SUFFIXES)
-    model: Any = load(checkpoint)
+    model = load_for_inputs(checkpoint, unknown)
     if isinstance(model, Classifier):
-        flow = _run(model, as_floats(model, read_sample(model, given, row))[None], backward)
+        flow = _run(model, as_floats(model, read_sample(model, given, row).x), backward)
     else:
         assert isinstance(model, LUTTransformer)
         if row is not None:

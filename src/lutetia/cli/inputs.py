@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.naming import feature_names
 from lutetia.cli.show import one_line
+from lutetia.cli.values import UNKNOWN
 from lutetia.errors import DataError
 from lutetia.files import read_bytes
-from lutetia.models import Classifier, LUTTransformer, Tabular
+from lutetia.models import Classifier, LUTTransformer, Tabular, load
 from lutetia.training import (
     IMAGE_SUFFIXES,
     UNNAMED_COLUMN,
@@ -51,26 +53,37 @@ class NamedInputs(NamedTuple):
     columns: dict[str, Sequence[Any]] | None = None  # of a file of columns, also those that the model does not use
 
 
+def load_for_inputs(checkpoint: Path, unknown: str | None) -> Any:
+    """The model of a checkpoint, told what a category is that it has not seen: "error", "missing", or None for what it says."""
+    if unknown is not None and unknown not in UNKNOWN:
+        raise UsageError(f"--unknown is {unknown!r}: {did_you_mean(unknown, UNKNOWN)}")
+    model: Any = load(checkpoint)
+    if unknown is not None:
+        model.metadata = {**model.metadata, "unknown": unknown}
+    return model
+
+
 def read_inputs(model: Classifier, given: Sequence[str]) -> list[NamedInputs]:
     """All named samples, file by file; for a folder, its images."""
     return [inputs for each in given for path in _files(each) for inputs in [_read(model, path)]]
 
 
-def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
-    """One sample [*input_shape], floats or uint8; from a file of rows, the row of this number, by default the first."""
+def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:
+    """One sample [1, *input_shape], floats or uint8; from a file of rows, the row of this number, by default the first."""
     path = Path(given)
     if not given:
         raise DataError(f"INPUT is empty, expected {KINDS}")
     if exists(path) and path.is_dir():
         raise DataError(f"{path} is a folder, expected {KINDS}")
-    x = _read(model, given).x
+    x, names, columns = _read(model, given)
     is_array = path.name.lower().endswith(ARRAYS)
     has_rows = exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
         raise DataError(f"--row is {row}, but {given} has no rows: only .csv files and arrays of several samples do")
     if not 0 <= (row or 0) < len(x):
         raise DataError(f"{path} has {len(x)} rows of values, expected at least {(row or 0) + 1} for --row {row or 0}")
-    return x[row or 0]
+    at = slice(row or 0, (row or 0) + 1)
+    return NamedInputs(x[at], names[at], None if columns is None else {name: each[at] for name, each in columns.items()})
 
 
 def read_tokens(model: LUTTransformer, given: str) -> Tensor:
@@ -204,12 +217,17 @@ def _cells(model: Classifier, path: Path) -> tuple[np.ndarray, dict[str, Sequenc
     cells = read_cells(path)
     wanted = feature_columns(model, cells)
     rows = tabular_rows(model, cells, wanted) if isinstance(model, Tabular) else numeric_columns(cells, wanted)
+    return rows, columns_by_name(cells)
+
+
+def columns_by_name(cells: Cells) -> dict[str, Sequence[Any]]:
+    """All columns of a CSV file, also those that share a name."""
     columns: dict[str, Sequence[Any]] = {}
     for number, (name, values) in enumerate(
         zip(column_names(cells.header or [""] * cells.width), zip(*cells.rows, strict=True), strict=True)
     ):
         columns[name if name not in columns else f"{name} ({UNNAMED_COLUMN}{number})"] = values
-    return rows, columns
+    return columns
 
 
 def exists(path: Path) -> bool:

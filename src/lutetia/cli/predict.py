@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from lutetia.cli.backend import MOST_AT_ONCE, TableWork, forward_work, kernels_for
-from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
-from lutetia.cli.inputs import NamedInputs, read_inputs, read_tokens, unknown_warnings
+from lutetia.cli.guard import UsageError, stop_if_interrupted
+from lutetia.cli.inputs import NamedInputs, load_for_inputs, read_inputs, read_tokens, unknown_warnings
 from lutetia.cli.naming import class_names, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning, short_number
-from lutetia.cli.values import UNKNOWN
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats, load
+from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats
 
 BATCH = 1024
 SHOWN = 40  # inputs on a screen; files hold all
@@ -64,14 +63,10 @@ def predict(checkpoint: Path, request: PredictRequest, show: bool) -> dict[str, 
     given, out = request.given, request.out
     if not given:
         raise UsageError("predict got no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
-    if request.unknown is not None and request.unknown not in UNKNOWN:
-        raise UsageError(f"--unknown is {request.unknown!r}: {did_you_mean(request.unknown, UNKNOWN)}")
     if request.keep and out is None:
         raise UsageError("--keep is for a CSV file, expected --csv FILE too")
     check_output("--csv", None if out == STDOUT else out, (".csv",), given)
-    model: Any = load(checkpoint)
-    if request.unknown is not None:
-        model.metadata = {**model.metadata, "unknown": request.unknown}
+    model = load_for_inputs(checkpoint, request.unknown)
     if isinstance(model, Tabular) and model.is_regression:
         return _numbers(model, request, show)
     if isinstance(model, Classifier):

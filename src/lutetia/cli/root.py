@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lutetia._version import __version__
+from lutetia.cli import values
 from lutetia.cli.guard import Group
 from lutetia.cli.show import print_json
 
@@ -23,6 +24,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors included.
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="A trained model: the folder of a run, or of a checkpoint.")]
 Row = Annotated[int | None, typer.Option("--row", help="The row of a .csv file, or of an array of samples, from 0.")]
+Unknown = Annotated[
+    str | None,
+    typer.Option(
+        "--unknown",
+        help="What a category is that the model has not seen: error or missing.",
+        autocompletion=values.complete_unknown,
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)

@@ -60,9 +60,11 @@ def name_next(*words: object) -> None:
     console(stderr=True).print(Text(f"next: {shlex.join(map(one_line, map(str, words)))}", style="dim"), soft_wrap=True)
 
 
-def as_typed(given: str, row: int | None = None) -> list[object]:
-    """An input, and its row in a file, as typed after a command: a leading minus sign is not an option."""
-    return [*([] if row is None else ["--row", row]), *(["--"] if given.startswith("-") else []), given]
+def as_typed(given: str, row: int | None = None, unknown: str | None = None) -> list[object]:
+    """An input, its row in a file and what its unknown categories are, as typed after a command: a leading minus sign is not an
+    option."""
+    options = [*([] if row is None else ["--row", row]), *([] if unknown is None else ["--unknown", unknown])]
+    return [*options, *(["--"] if given.startswith("-") else []), given]
 
 
 class Progress:

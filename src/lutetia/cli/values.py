@@ -14,7 +14,7 @@ TARGETS = ("lut6", "lut4", "ice40", "ecp5")
 PROGRAMS = ("c", "verilog")  # targets of `build` that no synthesiser is needed for
 SPLITS = ("train", "valid", "test")
 TASKS = ("classification", "regression")
-UNKNOWN = ("error", "missing")  # what `predict` makes of categories that a model has not seen
+UNKNOWN = ("error", "missing")  # what categories are that a model has not seen
 DEVICES = ("cpu", "cuda")
 MOST_BYTES = 1 << 20  # of a file that is read for completion
 
@@ -49,7 +49,7 @@ def complete_device(incomplete: str) -> list[str]:
 
 
 def complete_unknown(incomplete: str) -> list[str]:
-    """What `predict` makes of unknown categories."""
+    """What unknown categories are, for commands that read inputs."""
     return starting_with(incomplete, UNKNOWN)
 
 

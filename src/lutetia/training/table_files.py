@@ -239,7 +239,7 @@ def numbered(
             numbers[row] = place
         elif find is None or unknown != "missing":
             wanted = "a number" if known is None else f"one of the categories {', '.join(known[:20])}"
-            wanted += " (predict --unknown missing takes others for missing)" if known and unknown == "error" else ""
+            wanted += " (--unknown missing takes others for missing)" if known and unknown == "error" else ""
             shown = repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}…"
             raise DataError(f"{where}, {_row(row, lines)}: {shown}, expected {wanted}")
     return numbers
