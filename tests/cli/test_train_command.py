@@ -153,6 +153,12 @@ def resume_to_the_same_end(out: str) -> None:
     assert not list(Path(out, "checkpoints").glob(".*.part"))  # what the kill has left is gone
 
 
+def test_a_run_without_held_out_samples_is_evaluated_on_those_it_has(capsys: Capture) -> None:
+    assert main(["train", "short.toml", "--set", "data.valid=0", "--set", "data.test=0"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == "next: lutetia evaluate runs/short --split train"
+    assert main(["evaluate", "runs/short", "--split", "train"]) == 0
+
+
 def test_the_summary_is_told(capsys: Capture) -> None:
     assert main(["train", "short.toml", "--set", "train.log_every=6", "--set", "data.path=samples.npz"]) == 0
     said = capsys.readouterr()

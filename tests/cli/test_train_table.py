@@ -122,7 +122,7 @@ def test_unknown_categories_are_an_error_or_missing(towns: Path, capsys: Capture
 
 def follow(capsys: Capture) -> list[str]:
     """Runs the command that was named next, and returns it."""
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("next: lutetia "))
+    *_, line = (line for line in capsys.readouterr().err.splitlines() if line.startswith("next: lutetia "))
     words = shlex.split(line)[2:]
     assert main(words) == 0, words
     return words
@@ -168,6 +168,31 @@ def test_evaluate_takes_unknown_categories_for_missing(suffix: str, towns: Path,
     assert "'z', expected one of the categories x, y\n" in error(
         capsys, "evaluate", towns / "run", tmp_path / "other.csv", "--unknown", "missing"
     )
+
+
+def test_without_test_rows_the_next_command_measures_the_training_rows(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "CHECK", ())
+    (tmp_path / "a.csv").write_text("size,kind\n1,x\n2,y\n3,x\n")
+    run = str(tmp_path / "run")
+    assert main(["train", str(tmp_path / "a.csv"), "--out", run, "--set", "fit.n_tables=2"]) == 0
+    assert follow(capsys) == ["evaluate", run, "--split", "train"]
+    assert "3 samples of the train split" in capsys.readouterr().out
+    assert main(["build", run, "--out", str(tmp_path / "circuit")]) == 0
+    assert follow(capsys) == ["evaluate", run, "--split", "train"]
+    (tmp_path / "a.csv").write_text("size,kind\n" + "1,x\n2,y\n" * 10)
+    assert main(["train", str(tmp_path / "a.csv"), "--out", f"{run}s", "--set", "fit.n_tables=2"]) == 0
+    assert follow(capsys) == ["evaluate", f"{run}s"]
+
+
+def test_a_model_without_data_is_not_to_be_evaluated_next(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "CHECK", ())
+    LUTClassifier(n_tables=2).fit(np.arange(20.0)[:, None], ["x", "y"] * 10).save(tmp_path / "saved")
+    assert main(["build", str(tmp_path / "saved"), "--out", str(tmp_path / "circuit")]) == 0
+    assert follow(capsys) == ["info", str(tmp_path / "saved")]
 
 
 def test_a_config_says_what_unknown_categories_are(towns: Path, tmp_path: Path, capsys: Capture) -> None:

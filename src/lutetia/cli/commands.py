@@ -10,7 +10,7 @@ import typer
 from lutetia.cli import answers, explanations, values
 from lutetia.cli.guard import UsageError
 from lutetia.cli.root import Checkpoint, Debug, Json, Row, Unknown, app
-from lutetia.cli.show import as_typed, console, name_next, print_json
+from lutetia.cli.show import as_typed, console, name_evaluation, name_next, print_json
 from lutetia.errors import JobError
 
 __all__ = ["answers", "app", "explanations"]
@@ -94,7 +94,7 @@ def train(
             print_json(told)
         else:
             show_table(told)
-            name_next("lutetia", "evaluate", told["out"])
+            name_evaluation(told["out"], told)
         return
     if target is not None or task is not None:
         raise UsageError("--target and --task are for tables of data, such as a .csv file: a config names its own in [data]")
@@ -103,7 +103,10 @@ def train(
         print_json(summary)
     elif summary is not None:
         show_summary(summary)
-        name_next("lutetia", "generate" if summary["task"] == "language" else "evaluate", summary["out"])
+        if summary["task"] == "language":
+            name_next("lutetia", "generate", summary["out"])
+        else:
+            name_evaluation(summary["out"], summary)
 
 
 @app.command()
@@ -217,7 +220,11 @@ def build(
         print_json(report)
     else:
         show_report(report, out)
-        name_next("lutetia", "evaluate", checkpoint)
+        measured = report.get("loss") or report.get("accuracy") or {}
+        if measured.get("left_out"):
+            name_next("lutetia", "info", checkpoint)  # there is no data to evaluate it on
+        else:
+            name_evaluation(checkpoint, [measured.get("split", "test")])
 
 
 @app.command()

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -58,6 +59,12 @@ def print_warning(message: str) -> None:
 def name_next(*words: object) -> None:
     """Print the next command, ready to type; to stderr, so that piped output is unchanged."""
     console(stderr=True).print(Text(f"next: {shlex.join(map(one_line, map(str, words)))}", style="dim"), soft_wrap=True)
+
+
+def name_evaluation(run: object, splits: Iterable[str]) -> None:
+    """Name the command that measures the model of a run on the best of its splits."""
+    held_out = any(split in ("test", "valid") for split in splits)
+    name_next("lutetia", "evaluate", run, *([] if held_out else ["--split", "train"]))
 
 
 def as_typed(given: str, row: int | None = None, unknown: str | None = None) -> list[object]:
