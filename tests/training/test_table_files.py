@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from lutetia.errors import ArgumentError, DataError
+from lutetia.training.columns import number_of
 from lutetia.training.data import Samples
 from lutetia.training.images import read_pixels
-from lutetia.training.table_files import is_table, make_table, number_of, read_table_file
+from lutetia.training.table_files import is_table, make_table, read_table_file
 from lutetia.training.table_run import error_bound, guess_config, open_table
 
 CSV = "age,city,id,grade\n30,Rome,a1,good\n?,Oslo,a2,bad\n50,Rome,a3,good\n41,,a4,bad\n" + "".join(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from lutetia.training.checkpoint import STATE as STATE_FILE
     from lutetia.training.checkpoint import read_state
     from lutetia.training.class_counts import class_report
+    from lutetia.training.columns import numbered as class_numbers
+    from lutetia.training.columns import unknown_categories, without_words
     from lutetia.training.config import Config, DataConfig, make_config, read_config, read_toml
     from lutetia.training.config import override as override_setting
     from lutetia.training.data import Data, Names, Samples, Text, open_data, standard_library
@@ -35,9 +37,8 @@ if TYPE_CHECKING:
     from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
-    from lutetia.training.table_files import TableFile, find_target, is_table, read_table_file, unknown_categories, without_words
+    from lutetia.training.table_files import TableFile, find_target, is_table, read_table_file
     from lutetia.training.table_files import named as column_names
-    from lutetia.training.table_files import numbered as class_numbers
     from lutetia.training.table_refit import Trial as RefitTrial
     from lutetia.training.table_refit import refit_tables, try_refit
     from lutetia.training.table_run import (
@@ -85,6 +86,7 @@ __getattr__, __dir__ = lazy_door(
         "boosting": "Boosting add_table_scores=score",
         "checkpoint": "STATE_FILE=STATE read_state",
         "class_counts": "class_report",
+        "columns": "class_numbers=numbered unknown_categories without_words",
         "config": "Config DataConfig make_config override_setting=override read_config read_toml",
         "data": "Data Names Samples Text open_data standard_library",
         "evaluate": "evaluation_sums",
@@ -98,8 +100,7 @@ __getattr__, __dir__ = lazy_door(
         "shaping": "Shaping",
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
-        "table_files": "TableFile UNNAMED_COLUMN=UNNAMED class_numbers=numbered column_names=named find_target is_table"
-        " read_table_file unknown_categories without_words",
+        "table_files": "TableFile UNNAMED_COLUMN=UNNAMED column_names=named find_target is_table read_table_file",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",
         "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config measure_tabular=measure"
         " open_table train_table",

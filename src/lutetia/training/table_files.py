@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,21 +15,24 @@ from lutetia.errors import ArgumentError, DataError, LutetiaError, require
 from lutetia.files import check_file
 from lutetia.models import LONGEST_NAME
 from lutetia.training.arrays import read_npz
+from lutetia.training.columns import (
+    MOST_CLASSES,
+    SHOWN,
+    cell_value,
+    is_missing,
+    missing_words,
+    number_of,
+    read_column,
+    row_name,
+    text_of,
+    why_left_out,
+    without_words,
+)
 from lutetia.training.formats import Array, check_expansion
 from lutetia.training.images import ImageSettings, labelled_images, read_images
 from lutetia.training.tables import LARGEST, is_number, read_cells
 
-MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
-MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
-MOST_CATEGORIES = 1000
-MOST_WORDS = 5  # distinct words in a column of numbers that are still taken for missing values
-FEW_WORDS = 0.1  # of its cells that they fill, at most
 UNNAMED = "column "  # and its number
-SHOWN = 40  # characters of a cell in a message
-# Numbers as people write them: 1,234.5 or 1.234,5 with a currency before or a percent sign behind.
-WRITTEN = re.compile(r"(?P<sign>[-+]?)[$€£]?\s?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?P<rest>\.\d+)?\s?[%€]?")
-WRITTEN_COMMA = re.compile(r"(?P<sign>[-+]?)[€]?\s?(?P<whole>\d{1,3}(?:\.\d{3})+)(?P<rest>,\d+)\s?[%€]?")
-DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?")
 CELL = 8  # bytes that a cell takes in memory at least
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression")
@@ -91,7 +92,7 @@ def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE) -> TableFil
             raise DataError(f"{path} has column names and no rows below them, expected at least two")
         names = named(cells.header or [""] * cells.width)
         _check_names(path, names)
-        columns = {name: [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
+        columns = {name: [cell_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
         return TableFile(path, columns, lines=cells.lines)
     if suffix in (".parquet", ".pq"):
         if not path.exists():
@@ -147,7 +148,7 @@ def make_table(
     for column, values in file.columns.items():
         if column == name or column in dropped:
             continue
-        why, numbers, known = _column(without_words(values, missing), column in categorical)
+        why, numbers, known = read_column(without_words(values, missing), column in categorical)
         if why:
             dropped[column] = why
             continue
@@ -182,15 +183,15 @@ def make_target(
     """The target as numbers [n], and the names of the classes; none for a regression."""
     if not len(values):
         raise DataError(f"{where} has no rows, expected at least two")
-    empty = next((number for number, value in enumerate(values) if _is_missing(value)), None)
+    empty = next((number for number, value in enumerate(values) if is_missing(value)), None)
     if empty is not None:
-        raise DataError(f"{where} has no value in {_row(empty, lines)}, expected one in each row")
-    texts = [_text(value) for value in values]
+        raise DataError(f"{where} has no value in {row_name(empty, lines)}, expected one in each row")
+    texts = [text_of(value) for value in values]
     numbers = [number_of(text) for text in texts]
     numeric = None not in numbers
     guessed = task is None
     if guessed and (words := missing_words(values)):
-        row = _row([text.lower() for text in texts].index(words[0]), lines)
+        row = row_name([text.lower() for text in texts].index(words[0]), lines)
         raise DataError(
             f"{where} has {words[0]!r} in {row} and numbers elsewhere: remove such rows, or use --task classification"
         )
@@ -203,7 +204,7 @@ def make_target(
         target = np.array(numbers, np.float64)
         far = np.flatnonzero(np.abs(target) > LARGEST)
         if len(far):
-            raise DataError(f"{where}, {_row(int(far[0]), lines)}: {texts[far[0]]} is too large for a 32-bit float")
+            raise DataError(f"{where}, {row_name(int(far[0]), lines)}: {texts[far[0]]} is too large for a 32-bit float")
         return target, []
     classes = sorted(set(texts), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
     if len(classes) < 2:
@@ -214,142 +215,6 @@ def make_target(
         _check_name(f"{where} has a class", name)
     order = {name: number for number, name in enumerate(classes)}
     return np.array([order[text] for text in texts], np.int64), classes
-
-
-def numbered(
-    values: Sequence[Any],
-    known: Sequence[str] | None,
-    where: str,
-    lines: Sequence[int] | None = None,
-    unknown: str | None = None,
-) -> Array:
-    """A column as float64 [n], NaN for missing: numbers, or the numbers of categories that are known.
-
-    A category that is not known is missing with unknown="missing", else an error, which with unknown="error" says so.
-    """
-    texts = [None if _is_missing(value) else _text(value) for value in values]
-    find = None if known is None else in_any_case(known)
-    numbers = np.full(len(texts), np.nan)
-    for row, text in enumerate(texts):
-        if text is None:
-            continue
-        if find is None and (number := number_of(text)) is not None:
-            numbers[row] = number
-        elif find is not None and (place := find(text)) is not None:
-            numbers[row] = place
-        elif find is None or unknown != "missing":
-            wanted = "a number" if known is None else f"one of the categories {', '.join(known[:20])}"
-            wanted += " (--unknown missing takes others for missing)" if known and unknown == "error" else ""
-            shown = repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}…"
-            raise DataError(f"{where}, {_row(row, lines)}: {shown}, expected {wanted}")
-    return numbers
-
-
-def in_any_case(names: Sequence[str]) -> Callable[[str], int | None]:
-    """Finds the number of a name, in any case where no two names have the same letters; None for another."""
-    order = {name: number for number, name in enumerate(names)}
-    counts = Counter(name.lower() for name in order)
-    lower = {name.lower(): number for name, number in order.items() if counts[name.lower()] == 1}
-    return lambda text: order.get(text, lower.get(text.lower()))
-
-
-def unknown_categories(values: Sequence[Any], known: Sequence[str]) -> list[str]:
-    """The values of a column that are neither missing nor known, once for each row."""
-    find = in_any_case(known)
-    texts = (_text(value) for value in values if not _is_missing(value))
-    return [text for text in texts if find(text) is None]
-
-
-def _row(row: int, lines: Sequence[int] | None) -> str:
-    """The name of a row in messages: its line in a text file, or its number from 1."""
-    return f"row {row + 1}" if lines is None else f"line {lines[row]}"
-
-
-def why_left_out(values: Sequence[Any], categorical: bool = False) -> str:
-    """Why a column that a config leaves out was left out."""
-    why = _column(values, categorical)[0] or ("it numbers the rows" if numbers_rows(values) else "")
-    return why or "as data.leave_out says"
-
-
-def numbers_rows(values: Sequence[Any]) -> bool:
-    """Whether a column numbers the rows: each value is one more than the last, for more rows than a rating scale has steps."""
-    if len(values) <= MOST_CLASSES or any(map(_is_missing, values)):
-        return False
-    numbers = [number_of(_text(value)) for value in values]
-    first = numbers[0]
-    return first is not None and numbers == [first + row for row in range(len(numbers))]
-
-
-def missing_words(values: Sequence[Any]) -> list[str]:
-    """The words for no value in a column that otherwise holds numbers: "-", "unknown"; few of them, in few cells, no digits."""
-    texts = [_text(value).lower() for value in values if not _is_missing(value)]
-    by_text = {text: number_of(text) for text in set(texts)}
-    words = {text for text, number in by_text.items() if number is None}
-    if not 0 < len(words) <= MOST_WORDS or len(by_text) - len(words) <= MOST_CLASSES:
-        return []
-    is_few = sum(text in words for text in texts) <= FEW_WORDS * len(texts)
-    return sorted(words) if is_few and not any(map(str.isdigit, "".join(words))) else []
-
-
-def without_words(values: Sequence[Any], words: Sequence[str]) -> Sequence[Any]:
-    """The values of a column, None for the words that stand for no value, in any case."""
-    if not words:
-        return values
-    known = {word.lower() for word in words}
-    return [None if isinstance(value, str) and value.lower() in known else value for value in values]
-
-
-def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[str]]:
-    """Why a column is not used; or its numbers and its categories."""
-    texts = [_text(value) for value in values if not _is_missing(value)]
-    if not texts:
-        return "all its values are missing", np.empty(0), []
-    known = sorted(set(texts))
-    by_text = {text: number_of(text) for text in known}
-    numeric = not categorical and None not in by_text.values()
-    if len(texts) == len(values) and len(set(by_text.values()) if numeric else known) == 1:
-        return f"all its values are {known[0][:SHOWN]}", np.empty(0), []
-    if numeric:
-        return "", numbered(values, None, ""), []
-    if not categorical and all(DATE.fullmatch(text) for text in known):
-        return "dates, of which a number can be made, such as the month", np.empty(0), []
-    if not categorical and (len(known) > MOST_CATEGORIES or (len(known) == len(values) and len(values) > MOST_CLASSES)):
-        words = [text for text in known if by_text[text] is None]
-        kind = f"{words[0][:SHOWN]!r} is not a number, and it has" if 2 * len(words) < len(known) else "text with"
-        return f"{kind} {len(known):,} different values", np.empty(0), []
-    return "", numbered(values, known, ""), known
-
-
-def number_of(text: str) -> float | None:
-    """A cell as a finite number, also 1,234.5 and 1.234,5, $5 and 5%, which is 5; None for other texts."""
-    try:
-        value = float(text)
-        return value if math.isfinite(value) else None
-    except ValueError:
-        match = WRITTEN.fullmatch(text) or WRITTEN_COMMA.fullmatch(text)
-    if match is None:
-        return None
-    whole = match["whole"].replace(",", "").replace(".", "")
-    value = float(match["sign"] + whole + (match["rest"] or "").replace(",", "."))
-    return value if math.isfinite(value) else None
-
-
-def _value(cell: str) -> Any:
-    return None if cell.lower() in MISSING else cell
-
-
-def _is_missing(value: object) -> bool:
-    return (
-        value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and value.lower() in MISSING)
-    )
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return str(value)
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:

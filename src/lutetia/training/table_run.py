@@ -27,6 +27,7 @@ from lutetia.files import write_atomically
 from lutetia.models import UNKNOWN, Tabular, save
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.class_counts import class_report
+from lutetia.training.columns import missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, labelled_images
@@ -36,8 +37,6 @@ from lutetia.training.table_files import (
     LearningTable,
     find_target,
     make_table,
-    missing_words,
-    numbers_rows,
     read_table_file,
 )
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular

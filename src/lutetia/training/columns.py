@@ -1,0 +1,161 @@
+"""Columns of a table of data: which cells are numbers, which hold no value, and what a whole column is taken for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lutetia.errors import DataError
+from lutetia.training.formats import Array
+
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
+MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
+MOST_CATEGORIES = 1000
+MOST_WORDS = 5  # distinct words in a column of numbers that are still taken for missing values
+FEW_WORDS = 0.1  # of its cells that they fill, at most
+SHOWN = 40  # characters of a cell in a message
+# Numbers as people write them: 1,234.5 or 1.234,5 with a currency before or a percent sign behind.
+WRITTEN = re.compile(r"(?P<sign>[-+]?)[$€£]?\s?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?P<rest>\.\d+)?\s?[%€]?")
+WRITTEN_COMMA = re.compile(r"(?P<sign>[-+]?)[€]?\s?(?P<whole>\d{1,3}(?:\.\d{3})+)(?P<rest>,\d+)\s?[%€]?")
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?")
+
+
+def numbered(
+    values: Sequence[Any],
+    known: Sequence[str] | None,
+    where: str,
+    lines: Sequence[int] | None = None,
+    unknown: str | None = None,
+) -> Array:
+    """A column as float64 [n], NaN for missing: numbers, or the numbers of categories that are known.
+
+    A category that is not known is missing with unknown="missing", else an error, which with unknown="error" says so.
+    """
+    texts = [None if is_missing(value) else text_of(value) for value in values]
+    find = None if known is None else in_any_case(known)
+    numbers = np.full(len(texts), np.nan)
+    for row, text in enumerate(texts):
+        if text is None:
+            continue
+        if find is None and (number := number_of(text)) is not None:
+            numbers[row] = number
+        elif find is not None and (place := find(text)) is not None:
+            numbers[row] = place
+        elif find is None or unknown != "missing":
+            wanted = "a number" if known is None else f"one of the categories {', '.join(known[:20])}"
+            wanted += " (--unknown missing takes others for missing)" if known and unknown == "error" else ""
+            shown = repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}…"
+            raise DataError(f"{where}, {row_name(row, lines)}: {shown}, expected {wanted}")
+    return numbers
+
+
+def in_any_case(names: Sequence[str]) -> Callable[[str], int | None]:
+    """Finds the number of a name, in any case where no two names have the same letters; None for another."""
+    order = {name: number for number, name in enumerate(names)}
+    counts = Counter(name.lower() for name in order)
+    lower = {name.lower(): number for name, number in order.items() if counts[name.lower()] == 1}
+    return lambda text: order.get(text, lower.get(text.lower()))
+
+
+def unknown_categories(values: Sequence[Any], known: Sequence[str]) -> list[str]:
+    """The values of a column that are neither missing nor known, once for each row."""
+    find = in_any_case(known)
+    texts = (text_of(value) for value in values if not is_missing(value))
+    return [text for text in texts if find(text) is None]
+
+
+def row_name(row: int, lines: Sequence[int] | None) -> str:
+    """The name of a row in messages: its line in a text file, or its number from 1."""
+    return f"row {row + 1}" if lines is None else f"line {lines[row]}"
+
+
+def why_left_out(values: Sequence[Any], categorical: bool = False) -> str:
+    """Why a column that a config leaves out was left out."""
+    why = read_column(values, categorical)[0] or ("it numbers the rows" if numbers_rows(values) else "")
+    return why or "as data.leave_out says"
+
+
+def numbers_rows(values: Sequence[Any]) -> bool:
+    """Whether a column numbers the rows: each value is one more than the last, for more rows than a rating scale has steps."""
+    if len(values) <= MOST_CLASSES or any(map(is_missing, values)):
+        return False
+    numbers = [number_of(text_of(value)) for value in values]
+    first = numbers[0]
+    return first is not None and numbers == [first + row for row in range(len(numbers))]
+
+
+def missing_words(values: Sequence[Any]) -> list[str]:
+    """The words for no value in a column that otherwise holds numbers: "-", "unknown"; few of them, in few cells, no digits."""
+    texts = [text_of(value).lower() for value in values if not is_missing(value)]
+    by_text = {text: number_of(text) for text in set(texts)}
+    words = {text for text, number in by_text.items() if number is None}
+    if not 0 < len(words) <= MOST_WORDS or len(by_text) - len(words) <= MOST_CLASSES:
+        return []
+    is_few = sum(text in words for text in texts) <= FEW_WORDS * len(texts)
+    return sorted(words) if is_few and not any(map(str.isdigit, "".join(words))) else []
+
+
+def without_words(values: Sequence[Any], words: Sequence[str]) -> Sequence[Any]:
+    """The values of a column, None for the words that stand for no value, in any case."""
+    if not words:
+        return values
+    known = {word.lower() for word in words}
+    return [None if isinstance(value, str) and value.lower() in known else value for value in values]
+
+
+def read_column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[str]]:
+    """Why a column is not used; or its numbers and its categories."""
+    texts = [text_of(value) for value in values if not is_missing(value)]
+    if not texts:
+        return "all its values are missing", np.empty(0), []
+    known = sorted(set(texts))
+    by_text = {text: number_of(text) for text in known}
+    numeric = not categorical and None not in by_text.values()
+    if len(texts) == len(values) and len(set(by_text.values()) if numeric else known) == 1:
+        return f"all its values are {known[0][:SHOWN]}", np.empty(0), []
+    if numeric:
+        return "", numbered(values, None, ""), []
+    if not categorical and all(DATE.fullmatch(text) for text in known):
+        return "dates, of which a number can be made, such as the month", np.empty(0), []
+    if not categorical and (len(known) > MOST_CATEGORIES or (len(known) == len(values) and len(values) > MOST_CLASSES)):
+        words = [text for text in known if by_text[text] is None]
+        kind = f"{words[0][:SHOWN]!r} is not a number, and it has" if 2 * len(words) < len(known) else "text with"
+        return f"{kind} {len(known):,} different values", np.empty(0), []
+    return "", numbered(values, known, ""), known
+
+
+def number_of(text: str) -> float | None:
+    """A cell as a finite number, also 1,234.5 and 1.234,5, $5 and 5%, which is 5; None for other texts."""
+    try:
+        value = float(text)
+        return value if math.isfinite(value) else None
+    except ValueError:
+        match = WRITTEN.fullmatch(text) or WRITTEN_COMMA.fullmatch(text)
+    if match is None:
+        return None
+    whole = match["whole"].replace(",", "").replace(".", "")
+    value = float(match["sign"] + whole + (match["rest"] or "").replace(",", "."))
+    return value if math.isfinite(value) else None
+
+
+def cell_value(cell: str) -> Any:
+    return None if cell.lower() in MISSING else cell
+
+
+def is_missing(value: object) -> bool:
+    return (
+        value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and value.lower() in MISSING)
+    )
+
+
+def text_of(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
