@@ -42,7 +42,7 @@ def test_photos_of_one_camera_held_in_two_ways_have_two_sizes(tmp_path: Path) ->
     flat, upright = (save_turned(tmp_path / f"{turn}.png", pixels, turn) for turn in (1, 6))
     assert guess_images([flat, flat]) == ImageSettings()
     assert guess_images([flat, upright]).size is not None
-    np.testing.assert_array_equal(read_images([upright], ImageSettings())[0], np.rot90(pixels, -1) / 255)
+    np.testing.assert_array_equal(read_images([upright], ImageSettings())[0][0], np.rot90(pixels, -1) / 255)
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])

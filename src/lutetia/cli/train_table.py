@@ -25,6 +25,7 @@ from lutetia.training import (
 
 SHOWN = 30  # columns on a screen
 SHOWN_CLASSES = 10
+SHOWN_SKIPPED = 5
 RARE = 0.5  # of the rows that a class would have if all had as many
 
 
@@ -55,7 +56,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         out, folder, again = request.out or Path("runs") / name, Path(), False
         if (out / "config.toml").exists():
             raise DataError(f"{out} already holds a run: edit {out / 'config.toml'} and train that, or choose --out")
-        config, _ = guess_config(path, request.target, request.task)
+        config, _ = guess_config(path, request.target, request.task, _skips(request.settings))
     else:
         if request.target is not None or request.task is not None:
             raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
@@ -76,6 +77,14 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
             progress.advance(done - progress.done)
 
         return train_table(config, folder, out, again=again, each=each)
+
+
+def _skips(settings: list[str]) -> bool:
+    """Whether --set asks to skip what is unusable, which a guess stumbles over, too."""
+    tables: dict[str, Any] = {"data": {}}
+    for setting in settings:
+        override_setting(tables, setting)
+    return tables["data"].get("skip_unusable") is True
 
 
 def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) -> TableConfig:
@@ -111,9 +120,19 @@ def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
         screen.print("""  --set 'data.categorical=["NAME"]' keeps a column of many values as categories""", soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
+    if table.skipped:
+        screen.print(_skipped_text(table.skipped, (folder / config.data.path).is_dir()), soft_wrap=True)
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
+
+
+def _skipped_text(skipped: list[str], images: bool) -> str:
+    """What is not learned from: "skipped 2 rows without a target: line 3, line 8"."""
+    kind = "damaged image" if images else "row"
+    count = f"{len(skipped):,} {kind}{'' if len(skipped) == 1 else 's'}{'' if images else ' without a target'}"
+    more = f" and {len(skipped) - SHOWN_SKIPPED:,} more" if len(skipped) > SHOWN_SKIPPED else ""
+    return f"skipped {count}: {', '.join(map(one_line, skipped[:SHOWN_SKIPPED]))}{more} (data.skip_unusable in the config)"
 
 
 def _images_text(config: TableConfig, shape: tuple[int, ...]) -> str:

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from lutetia.errors import DataError, require
 from lutetia.training.formats import Array, check_expansion, check_file
 
+T = TypeVar("T")
 IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FORMATS = ("PNG", "PPM", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # no others: some of pillow's run programs
 LONGEST_SIDE = 32  # pixels of images of several sizes, which are made alike
@@ -102,16 +103,44 @@ def labelled_images(path: Path) -> list[tuple[Path, str]]:
     return [(image, folder.name) for folder in folders for image in sorted(folder.iterdir()) if image.suffix.lower() in IMAGES]
 
 
-def read_images(images: Sequence[Path], settings: ImageSettings) -> Array:
-    """Images as numbers from 0 to 1: float64 [n, H, W], or in colour [n, 3, H, W]."""
-    first: tuple[int, ...] | None = None
-    pixels = []
+def read_images(images: Sequence[Path], settings: ImageSettings, skip: bool | None = None) -> tuple[Array, list[Path]]:
+    """Images as numbers from 0 to 1: float64 [n, H, W], or in colour [n, 3, H, W]; and those that were damaged and skipped.
+
+    Without `skip` a damaged image is an error. If it is False, which a run can change, the error says how.
+    """
+    pixels: dict[Path, Array] = {}
     for image in images:
-        check = partial(_check_size, image, None if settings.size else first, images[0])
-        pixels.append(read_pixels(image, "RGB" if settings.colour else "L", check, settings.size))
-        first = pixels[0].shape[:2]
-    x = np.stack(pixels).astype(np.float64) / 255
-    return np.moveaxis(x, -1, 1).copy() if settings.colour else x
+        first = next(iter(pixels), image)
+        wanted = pixels[first].shape[:2] if pixels and settings.size is None else None
+        check = partial(_check_size, image, wanted, first)
+        read = _or_skip(partial(read_pixels, image, "RGB" if settings.colour else "L", check, settings.size), image, skip)
+        if read is not None:
+            pixels[image] = read
+    if not pixels:
+        raise DataError(f"none of the {len(images)} images can be read, the first of which is {images[0]}")
+    x = np.stack([*pixels.values()]).astype(np.float64) / 255
+    return np.moveaxis(x, -1, 1).copy() if settings.colour else x, [image for image in images if image not in pixels]
+
+
+def _or_skip(read: Callable[[], T], image: Path, skip: bool | None) -> T | None:
+    """What `read` gives for an image; None for a damaged one, with `skip`. See `read_images`."""
+    try:
+        return read()
+    except DataError as error:
+        if skip is None or not _is_damaged(image):
+            raise
+        if not skip:
+            raise DataError(f"{error}; remove it, or skip such images: --set data.skip_unusable=true") from error
+        return None
+
+
+def _is_damaged(image: Path) -> bool:
+    """Whether an image cannot be read, of whatever size it is."""
+    try:
+        read_pixels(image, "L", partial(_check_size, image, None, image))
+    except DataError:
+        return True
+    return False
 
 
 def _check_size(image: Path, wanted: tuple[int, ...] | None, first: Path, width: int, height: int) -> None:
@@ -122,16 +151,16 @@ def _check_size(image: Path, wanted: tuple[int, ...] | None, first: Path, width:
         raise DataError(f"{image} has {sizes}; data.size = [height, width] resizes all of them")
 
 
-def guess_images(images: Sequence[Path]) -> ImageSettings:
+def guess_images(images: Sequence[Path], skip: bool | None = None) -> ImageSettings:
     """How images are best read: made alike where they have several sizes, in colour where some have colours."""
-    sizes = [_size(image) for image in images]
+    sizes = [size for image in images if (size := _or_skip(partial(_size, image), image, skip)) is not None]
     size = None
     if len(set(sizes)) > 1:
         middle = np.median(np.array(sizes), 0)
         small = np.maximum(1, np.round(middle * min(1.0, LONGEST_SIDE / middle.max()))).astype(int)
         size = (int(small[0]), int(small[1]))
     step = max(1, len(images) // LOOKED_AT)
-    return ImageSettings(size, any(map(_has_colours, images[::step])))
+    return ImageSettings(size, any(_or_skip(partial(_has_colours, image), image, skip) for image in images[::step]))
 
 
 def _size(image: Path) -> tuple[int, int]:

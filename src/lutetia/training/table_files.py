@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +41,25 @@ AS_THEY_ARE = ImageSettings()
 
 @dataclass(frozen=True, eq=False)
 class TableFile:
-    """What a file holds: columns of values by name, None for what is missing; or x [n, ...], and the targets of the rows."""
+    """What a file holds: columns of values by name, None for what is missing; or x [n, ...], and the targets of the rows.
+
+    `skipped` names the rows, or the images, that were to be skipped because nothing can be learned from them.
+    """
 
     path: Path
     columns: dict[str, list[Any]]
     x: Array | None = None
     target: list[Any] | None = None
     lines: list[int] | None = None  # of a text: where each row is
+    skipped: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
 class LearningTable:
     """Numbers to learn from: x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n].
 
-    `categories` are the values that the numbers of a column stand for, `left_out` the columns that are not used, and why.
+    `categories` are the values that the numbers of a column stand for, `left_out` the columns that are not used, and why,
+    `skipped` the rows, or the images, that are not used.
     """
 
     x: Array
@@ -64,6 +69,7 @@ class LearningTable:
     categories: dict[int, list[str]]
     left_out: dict[str, str]
     input_shape: tuple[int, ...]
+    skipped: list[str] = field(default_factory=list)
 
     @property
     def types(self) -> list[tuple[str, str]]:
@@ -81,10 +87,11 @@ class LearningTable:
         return told
 
 
-def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE) -> TableFile:
-    """Read a file or a folder of one of the kinds; `images` says how those of a folder are read."""
+def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool | None = None) -> TableFile:
+    """Read a file or a folder of one of the kinds; `images` says how those of a folder are read, `skip` whether without those
+    that are damaged: see `read_images`."""
     if path.is_dir():
-        return _images(path, images)
+        return _images(path, images, skip)
     suffix = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if suffix in (".csv", ".csv.gz", ".tsv"):
         cells = read_cells(path)
@@ -126,17 +133,22 @@ def make_table(
     categorical: Sequence[str] = (),
     left_out: Sequence[str] = (),
     missing: Sequence[str] = (),
+    skip: bool = False,
 ) -> LearningTable:
-    """The columns as numbers; types and the task are guessed where they are not given. `missing` are words for no value."""
+    """The columns as numbers; types and the task are guessed where they are not given. `missing` are words for no value.
+
+    With `skip`, rows without a target are skipped.
+    """
     if task is not None and task not in TASKS:
         raise ArgumentError(f"task is {task!r}, expected one of {', '.join(map(repr, TASKS))}")
     if file.x is not None:
+        file = _with_targets(file, None) if skip else file
         y, classes = make_target([*(file.target or ())], task, str(file.path))
+        assert file.x is not None
         x = file.x.astype(np.float64)
         names = [f"x{number}" for number in range(math.prod(x.shape[1:]))] if x.ndim == 2 else []
-        return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, {}, tuple(x.shape[1:]))
+        return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, {}, tuple(x.shape[1:]), file.skipped)
     name = find_target(file, target)
-    y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
     for kind, given in (("categorical", categorical), ("leave_out", left_out)):
         unknown = [each for each in given if each not in file.columns]
         if unknown:
@@ -145,6 +157,8 @@ def make_table(
     features: list[str] = []
     categories: dict[int, list[str]] = {}
     dropped = {column: why_left_out(without_words(file.columns[column], missing), column in categorical) for column in left_out}
+    file = _with_targets(file, name) if skip else file
+    y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
     for column, values in file.columns.items():
         if column == name or column in dropped:
             continue
@@ -158,7 +172,23 @@ def make_table(
         features.append(column)
     if not parts:
         raise DataError(f"{file.path} has no column to learn from besides {name!r}")
-    return LearningTable(np.stack(parts, 1), y, features, classes, categories, dropped, (len(parts),))
+    return LearningTable(np.stack(parts, 1), y, features, classes, categories, dropped, (len(parts),), file.skipped)
+
+
+def _with_targets(file: TableFile, name: str | None) -> TableFile:
+    """The rows that have a target, in the column of this name or beside arrays; the others are named as skipped."""
+    values = file.columns[name] if name is not None else [*(file.target or ())]
+    kept = [row for row, value in enumerate(values) if not is_missing(value)]
+    if not kept:
+        raise DataError(f"{file.path} has no row with a target, expected at least two")
+    return replace(
+        file,
+        columns={title: [column[row] for row in kept] for title, column in file.columns.items()},
+        x=None if file.x is None else file.x[kept],
+        target=None if file.target is None else [file.target[row] for row in kept],
+        lines=None if file.lines is None else [file.lines[row] for row in kept],
+        skipped=[*file.skipped, *(row_name(row, file.lines) for row, value in enumerate(values) if is_missing(value))],
+    )
 
 
 def find_target(file: TableFile, target: str | int | None) -> str:
@@ -185,7 +215,9 @@ def make_target(
         raise DataError(f"{where} has no rows, expected at least two")
     empty = next((number for number, value in enumerate(values) if is_missing(value)), None)
     if empty is not None:
-        raise DataError(f"{where} has no value in {row_name(empty, lines)}, expected one in each row")
+        row = row_name(empty, lines)
+        hint = "remove such rows, or skip them: --set data.skip_unusable=true"
+        raise DataError(f"{where} has no value in {row}, expected one in each row; {hint}")
     texts = [text_of(value) for value in values]
     numbers = [number_of(text) for text in texts]
     numeric = None not in numbers
@@ -286,9 +318,12 @@ def _arrays(path: Path) -> TableFile:
     return TableFile(path, {}, x.astype(np.float64) / (255 if x.dtype == np.uint8 else 1), targets)
 
 
-def _images(path: Path, settings: ImageSettings) -> TableFile:
+def _images(path: Path, settings: ImageSettings, skip: bool | None) -> TableFile:
     """A folder of folders, each named after the class of its images."""
     files = labelled_images(path)
     if not files:
         raise DataError(f"{path} holds no folders with images, expected {KINDS}")
-    return TableFile(path, {}, read_images([image for image, _ in files], settings), [name for _, name in files])
+    x, skipped = read_images([image for image, _ in files], settings, skip)
+    damaged = set(skipped)
+    targets = [name for image, name in files if image not in damaged]
+    return TableFile(path, {}, x, targets, skipped=[str(image) for image in skipped])

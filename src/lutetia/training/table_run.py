@@ -63,6 +63,7 @@ class TableSettings:
     colour: bool | None = None  # of images: whether they keep their colours
     unknown: str | None = option(None, choices=UNKNOWN)  # what categories are that the fit has not seen: an error, or missing
     missing: list[str] = field(default_factory=list)  # words that stand for no value, besides NA, null, ?, ..
+    skip_unusable: bool = False  # go on without damaged images and rows without a target
     test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
 
     @property
@@ -123,8 +124,8 @@ def open_table(config: TableConfig, folder: Path) -> tuple[LearningTable, Data]:
     """The table, and its rows in the splits "train" and "test"."""
     path = folder / config.data.path
     wanted = config.data
-    file = read_table_file(path, wanted.images)
-    table = make_table(file, wanted.target, wanted.task, wanted.categorical, wanted.leave_out, wanted.missing)
+    file, skip = read_table_file(path, wanted.images, wanted.skip_unusable), wanted.skip_unusable
+    table = make_table(file, wanted.target, wanted.task, wanted.categorical, wanted.leave_out, wanted.missing, skip)
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
     held = int(len(order) * config.data.test)
     parts = _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
@@ -176,6 +177,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> d
         "rows": {name: len(part.y) for name, part in data.splits.items() if isinstance(part, Samples)},
         "types": [{"column": name, "type": kind} for name, kind in table.types],
         "left_out": table.left_out,
+        "skipped": table.skipped,
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
         "temperature": fitted.temperature,
@@ -272,17 +274,17 @@ def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary
         file.write((json.dumps(summary, indent=2) + "\n").encode())
 
 
-def guess_config(path: Path, target: str | None, task: str | None) -> tuple[TableConfig, LearningTable]:
-    """The config for a file: its target, its task and the types of its columns."""
-    images = _guess_images(path)
-    file = read_table_file(path, images)
+def guess_config(path: Path, target: str | None, task: str | None, skip: bool = False) -> tuple[TableConfig, LearningTable]:
+    """The config for a file: its target, its task and the types of its columns; with `skip`, without what is unusable."""
+    images = _guess_images(path, skip)
+    file = read_table_file(path, images, skip)
     name = None if file.x is not None else find_target(file, target)
     counting = [column for column, values in file.columns.items() if column != name and numbers_rows(values)]
     counting = counting if len(counting) < len(file.columns) - 1 else []  # a curve over one number is to be learned
     words = sorted({word for column, values in file.columns.items() if column != name for word in missing_words(values)})
-    table = make_table(file, name, task, left_out=counting, missing=words)
+    table = make_table(file, name, task, left_out=counting, missing=words, skip=skip)
     wanted = task or ("classification" if table.classes else "regression")
-    settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out), missing=words)
+    settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out), missing=words, skip_unusable=skip)
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
@@ -293,6 +295,6 @@ def guess_config(path: Path, target: str | None, task: str | None) -> tuple[Tabl
     return TableConfig(settings, FitSettings(calibrate=bool(table.classes) and ENOUGH_TO_TRY <= n_rows <= SURE)), table
 
 
-def _guess_images(path: Path) -> ImageSettings:
+def _guess_images(path: Path, skip: bool) -> ImageSettings:
     images = [image for image, _ in labelled_images(path)] if path.is_dir() else []
-    return guess_images(images) if images else ImageSettings()
+    return guess_images(images, skip) if images else ImageSettings()
