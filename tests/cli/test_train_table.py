@@ -265,6 +265,17 @@ def test_a_column_that_was_left_out_is_kept_as_categories(tmp_path: Path, capsys
     assert list(told(capsys, *train, tmp_path / "both", *both)["left_out"]) == ["note"]
 
 
+def test_an_identifier_is_left_out_unless_it_is_asked_for(tmp_path: Path, capsys: Capture) -> None:
+    rows = "".join(f"{n * 37 % 101},{n % 7},{'xy'[n % 2]}\n" for n in range(60))
+    (tmp_path / "a.csv").write_text(f"CustomerID,b,kind\n{rows}")
+    train = ["train", str(tmp_path / "a.csv"), "--set", "fit.n_tables=2", "--out"]
+    assert main([*train, str(tmp_path / "plain")]) == 0
+    screen = capsys.readouterr().out
+    assert "  CustomerID  left out: an identifier, with another number in each row\n" in screen
+    assert "  --set 'data.leave_out=[]' keeps identifiers and numbers of rows\n" in screen
+    assert told(capsys, *train, tmp_path / "kept", "--set", "data.leave_out=[]")["left_out"] == {}
+
+
 def test_a_run_is_an_estimator(wine_run: Path, folder: Path, towns: Path, tmp_path: Path, capsys: Capture) -> None:
     model = LUTClassifier.load(wine_run)
     frame = pandas.read_csv(folder / "wine.csv")[model.feature_names_in_]

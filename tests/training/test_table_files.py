@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from lutetia.errors import ArgumentError, DataError
-from lutetia.training.columns import number_of
+from lutetia.training.columns import names_identifier, number_of
 from lutetia.training.data import Samples
 from lutetia.training.images import read_pixels
 from lutetia.training.table_files import is_table, make_table, read_table_file
@@ -96,6 +96,48 @@ def test_columns_that_teach_nothing_are_left_out(csv_file: Path) -> None:
     assert open_table(replace(config, data=replace(config.data, leave_out=kept)), Path())[0].features == ["row", "part", "price"]
     csv_file.write_text("t,y\n" + "".join(f"{n},{n * n}\n" for n in range(40)))  # all there is to learn from
     assert guess_config(csv_file, "y", None)[1].features == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("id", True), ("ID", True), ("customer_id", True), ("PassengerId", True), ("userID", True), ("Customer ID", True),
+        ("order.uuid", True), ("orderid", True), ("key", True), ("product key", True), ("order_number", True),
+        ("Invoice No.", True), ("serialNumber", True),
+        ("price", False), ("paid", False), ("bid", False), ("humid", False), ("grid", False), ("id price", False),
+        ("number", False), ("atomic_number", False), ("passenger number", False), ("number of orders", False), ("keys", False),
+        ("musical key", False), ("order", False), ("", False), ("№", False), ("ID3", False),
+    ],
+)  # fmt: skip
+def test_names_of_identifiers(name: str, is_one: bool) -> None:
+    assert names_identifier(name) == is_one
+
+
+def test_identifiers_are_left_out_and_prices_are_not(csv_file: Path) -> None:
+    """Both are different whole numbers in each row; only the name tells them apart."""
+    values = np.random.default_rng(0).permutation(9000)[:60] + 1000
+    csv_file.write_text("customer_id,price,size,y\n" + "".join(f"{n},{n},{n % 7},{'xy'[n % 2]}\n" for n in values))
+    config, table = guess_config(csv_file, "y", None)
+    assert table.left_out == {"customer_id": "an identifier, with another number in each row"}
+    assert table.features == ["price", "size"]
+    assert open_table(config, Path())[0].left_out == table.left_out
+    assert open_table(replace(config, data=replace(config.data, leave_out=[])), Path())[0].features[0] == "customer_id"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [lambda n: n // 2 * 7, lambda n: n * 1.5, lambda n: "" if n == 9 else n * 7 % 61],
+)  # customers that come twice, measurements, and cells without a value
+def test_a_column_that_does_not_identify_rows_is_used_whatever_its_name(csv_file: Path, cell: Callable[[int], object]) -> None:
+    csv_file.write_text("customer_id,size,y\n" + "".join(f"{cell(n)},{n % 7},{'xy'[n % 2]}\n" for n in range(60)))
+    assert guess_config(csv_file, "y", None)[1].left_out == {}
+
+
+def test_few_rows_do_not_make_an_identifier(csv_file: Path) -> None:
+    csv_file.write_text("id,size,y\n" + "".join(f"{n * 7 % 23},{n % 7},{'xy'[n % 2]}\n" for n in range(20)))
+    assert guess_config(csv_file, "y", None)[1].features == ["id", "size"]
+    csv_file.write_text("id,y\n" + "".join(f"{n * 7 % 61},{n * n}\n" for n in range(60)))  # all there is to learn from
+    assert guess_config(csv_file, "y", None)[1].features == ["id"]
 
 
 def test_a_target_of_numbers_with_a_word_is_not_taken_for_classes(csv_file: Path) -> None:

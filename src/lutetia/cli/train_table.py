@@ -118,6 +118,8 @@ def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
         screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
     if any("different values" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.categorical=["NAME"]' keeps a column of many values as categories""", soft_wrap=True)
+    if any("identifier" in why for why in table.left_out.values()):
+        screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if table.skipped:

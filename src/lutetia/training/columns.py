@@ -18,6 +18,19 @@ MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
 MOST_CATEGORIES = 1000
 MOST_WORDS = 5  # distinct words in a column of numbers that are still taken for missing values
 FEW_WORDS = 0.1  # of its cells that they fill, at most
+# How names say that a column identifies its rows: customer_id, userid, product key, order number. A number of passengers is a
+# count, and not one of theirs, so that fewer things have a number than have an id.
+IDENTIFIERS = frozenset({"id", "uuid", "guid", "identifier"})
+NUMBERS = frozenset({"number", "num", "no", "nr"})
+NUMBERED = frozenset(
+    {"account", "card", "contract", "document", "invoice", "order", "phone", "policy", "record", "row", "serial", "ticket"}
+)
+THINGS = NUMBERED | {
+    "client", "customer", "device", "employee", "household", "item", "member", "passenger", "patient", "person", "primary",
+    "product", "sample", "session", "student", "subject", "transaction", "user", "vehicle",
+}  # fmt: skip
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+IDENTIFIES = "an identifier, with another number in each row"
 SHOWN = 40  # characters of a cell in a message
 # Numbers as people write them: 1,234.5 or 1.234,5 with a currency before or a percent sign behind.
 WRITTEN = re.compile(r"(?P<sign>[-+]?)[$€£]?\s?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?P<rest>\.\d+)?\s?[%€]?")
@@ -74,10 +87,10 @@ def row_name(row: int, lines: Sequence[int] | None) -> str:
     return f"row {row + 1}" if lines is None else f"line {lines[row]}"
 
 
-def why_left_out(values: Sequence[Any], categorical: bool = False) -> str:
+def why_left_out(name: str, values: Sequence[Any], categorical: bool = False) -> str:
     """Why a column that a config leaves out was left out."""
     why = read_column(values, categorical)[0] or ("it numbers the rows" if numbers_rows(values) else "")
-    return why or "as data.leave_out says"
+    return why or (IDENTIFIES if identifies_rows(name, values) else "as data.leave_out says")
 
 
 def numbers_rows(values: Sequence[Any]) -> bool:
@@ -87,6 +100,24 @@ def numbers_rows(values: Sequence[Any]) -> bool:
     numbers = [number_of(text_of(value)) for value in values]
     first = numbers[0]
     return first is not None and numbers == [first + row for row in range(len(numbers))]
+
+
+def identifies_rows(name: str, values: Sequence[Any]) -> bool:
+    """Whether a column holds an identifier, such as `customer_id`: its name says so, and each row has another whole number."""
+    if not names_identifier(name) or len(values) <= MOST_CLASSES or any(map(is_missing, values)):
+        return False
+    texts = [text_of(value) for value in values]
+    numbers = [number_of(text) for text in texts]
+    return len(set(texts)) == len(texts) and all(number is not None and number.is_integer() for number in numbers)
+
+
+def names_identifier(name: str) -> bool:
+    """Whether the name of a column says that it holds identifiers: user_id, PassengerId, orderid, account number."""
+    *before, last = ["", *(word.lower() for word in WORD.findall(name))]
+    of = before[-1] if before else ""
+    if last in IDENTIFIERS or (last.endswith("id") and last[:-2] in THINGS):
+        return True
+    return (last == "key" and (of in THINGS or of == "")) or (last in NUMBERS and of in NUMBERED)
 
 
 def missing_words(values: Sequence[Any]) -> list[str]:

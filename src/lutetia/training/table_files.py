@@ -156,7 +156,9 @@ def make_table(
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
-    dropped = {column: why_left_out(without_words(file.columns[column], missing), column in categorical) for column in left_out}
+    dropped = {}
+    for column in left_out:
+        dropped[column] = why_left_out(column, without_words(file.columns[column], missing), column in categorical)
     file = _with_targets(file, name) if skip else file
     y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
     for column, values in file.columns.items():

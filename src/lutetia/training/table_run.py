@@ -27,7 +27,7 @@ from lutetia.files import write_atomically
 from lutetia.models import UNKNOWN, Tabular, save
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.class_counts import class_report
-from lutetia.training.columns import missing_words, numbers_rows
+from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, labelled_images
@@ -279,9 +279,10 @@ def guess_config(path: Path, target: str | None, task: str | None, skip: bool = 
     images = _guess_images(path, skip)
     file = read_table_file(path, images, skip)
     name = None if file.x is not None else find_target(file, target)
-    counting = [column for column, values in file.columns.items() if column != name and numbers_rows(values)]
+    others = {column: values for column, values in file.columns.items() if column != name}
+    counting = [column for column, values in others.items() if numbers_rows(values) or identifies_rows(column, values)]
     counting = counting if len(counting) < len(file.columns) - 1 else []  # a curve over one number is to be learned
-    words = sorted({word for column, values in file.columns.items() if column != name for word in missing_words(values)})
+    words = sorted({word for values in others.values() for word in missing_words(values)})
     table = make_table(file, name, task, left_out=counting, missing=words, skip=skip)
     wanted = task or ("classification" if table.classes else "regression")
     settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out), missing=words, skip_unusable=skip)
