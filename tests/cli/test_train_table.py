@@ -21,6 +21,7 @@ from lutetia.errors import DataError
 from lutetia.models import load
 from lutetia.report.comparisons import Comparison
 from lutetia.sklearn import LUTClassifier, LUTRegressor
+from lutetia.training import table_files
 from lutetia.training.table_refit import Trial
 
 Capture = pytest.CaptureFixture[str]
@@ -274,6 +275,33 @@ def test_an_identifier_is_left_out_unless_it_is_asked_for(tmp_path: Path, capsys
     assert "  CustomerID  left out: an identifier, with another number in each row\n" in screen
     assert "  --set 'data.leave_out=[]' keeps identifiers and numbers of rows\n" in screen
     assert told(capsys, *train, tmp_path / "kept", "--set", "data.leave_out=[]")["left_out"] == {}
+
+
+def test_classes_in_natural_order_and_models_that_have_another(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that was saved with its classes in the order of text keeps them; its data is numbered as it does."""
+    monkeypatch.setattr(build, "CHECK", ())
+    rows = "".join(f"{n % 12},{n % 7},type {n % 12}\n" for n in range(240))
+    (tmp_path / "a.csv").write_text(f"size,b,kind\n{rows}")
+    train = ["train", tmp_path / "a.csv", "--set", "fit.n_tables=40", "--out"]
+    with monkeypatch.context() as older:
+        older.setattr(table_files, "class_order", str)
+        saved = told(capsys, *train, tmp_path / "older")
+    new = told(capsys, *train, tmp_path / "new")
+    assert [each["class"] for each in new["test"]["classes"]] == [f"type {n}" for n in range(12)]
+    assert load(tmp_path / "older").metadata["classes"] == sorted(f"type {n}" for n in range(12))
+    for summary, run in ((saved, tmp_path / "older"), (new, tmp_path / "new")):
+        assert summary["test"]["accuracy"] > 0.9
+        assert told(capsys, "evaluate", run)["accuracy"] == summary["test"]["accuracy"]
+        built = told(capsys, "build", run, "--out", tmp_path / "circuit", "--tables", 40)
+        assert built["accuracy"]["float_accuracy"] == summary["test"]["accuracy"]
+        estimator, frame = LUTClassifier.load(run), pandas.read_csv(tmp_path / "a.csv")
+        assert estimator.score(frame[["size", "b"]], frame["kind"]) > 0.9
+        names = [estimator.classes_[number] for number in estimator._target(frame["kind"].to_numpy())]
+        assert names == frame["kind"].tolist()
+    (tmp_path / "a.csv").write_text(f"size,b,kind\n{rows}3,3,type 99\n")
+    assert "has the class 'type 99', which the model was not trained on" in error(capsys, "evaluate", tmp_path / "new")
 
 
 def test_a_run_is_an_estimator(wine_run: Path, folder: Path, towns: Path, tmp_path: Path, capsys: Capture) -> None:

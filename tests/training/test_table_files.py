@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from lutetia.errors import ArgumentError, DataError
-from lutetia.training.columns import names_identifier, number_of
+from lutetia.training.columns import class_order, names_identifier, number_of
 from lutetia.training.data import Samples
 from lutetia.training.images import read_pixels
 from lutetia.training.table_files import is_table, make_table, read_table_file
@@ -138,6 +138,22 @@ def test_few_rows_do_not_make_an_identifier(csv_file: Path) -> None:
     assert guess_config(csv_file, "y", None)[1].features == ["id", "size"]
     csv_file.write_text("id,y\n" + "".join(f"{n * 7 % 61},{n * n}\n" for n in range(60)))  # all there is to learn from
     assert guess_config(csv_file, "y", None)[1].features == ["id"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["type 0", "type 1", "type 2", "type 10", "type 10 b", "type 11"],
+        ["-3", "0", "2", "10", "1a", "a", "a1", "a2b3", "a2b20", "a10b1"],
+        ["v1.2", "v1.10", "v2"],
+        ["x01", "x1", "x002", "x2", "x3"],
+        ["1" * 5000, "n" + "9" * 4999, "n" + "1" * 5000],
+    ],
+)
+def test_classes_are_listed_in_natural_order(names: list[str]) -> None:
+    for seed in range(3):
+        shuffled = [names[at] for at in np.random.default_rng(seed).permutation(len(names))]
+        assert sorted(shuffled, key=class_order) == names
 
 
 def test_a_target_of_numbers_with_a_word_is_not_taken_for_classes(csv_file: Path) -> None:

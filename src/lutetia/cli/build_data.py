@@ -11,6 +11,8 @@ from torch import Tensor
 
 from lutetia import training
 from lutetia.errors import LutetiaError
+from lutetia.files import read_json
+from lutetia.models import METADATA_FILE
 from lutetia.training import Boosting, TableConfig, is_table_config, make_table_config, open_table, read_state, read_toml
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
@@ -65,10 +67,19 @@ def _open_run(checkpoint: Path, data: Path | None) -> training.Data | str:
     why = ""
     for folder in folders:
         try:
-            return open_table(wanted, folder)[1] if isinstance(wanted, TableConfig) else training.open_data(wanted, folder)
+            if isinstance(wanted, TableConfig):
+                return open_table(wanted, folder, _classes(place))[1]
+            return training.open_data(wanted, folder)
         except LutetiaError as error:
             why = why or str(error)
     return f"its data cannot be opened: {why} (--data FOLDER says where it is)"
+
+
+def _classes(place: Path) -> list[str]:
+    """The classes of the model in a folder, in its order."""
+    file = place / METADATA_FILE
+    known = read_json(file, "the metadata of a model").get("classes", []) if file.is_file() else []
+    return [str(name) for name in known]
 
 
 def _places(checkpoint: Path) -> list[Path]:

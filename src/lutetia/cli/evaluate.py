@@ -136,7 +136,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
         if not is_table_config(tables):
             raise ArgumentError(f"{checkpoint} does not say what it was trained on: lutetia evaluate {checkpoint} DATA.csv")
         place = request.folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
-        opened = open_table(make_table_config(tables, str(checkpoint)), place)[1]
+        opened = open_table(make_table_config(tables, str(checkpoint)), place, model.metadata.get("classes", ()))[1]
         split = _split(opened, request)
         part = opened.splits[split]
         assert isinstance(part, Samples)

@@ -107,7 +107,8 @@ class ClassifierTarget(ClassifierMixin):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(f"y of eval_set holds the class {unknown.tolist()[0]!r}, which is not in the training data")
-        return np.searchsorted(self.classes_, y).astype(np.int64)
+        order = np.argsort(self.classes_)  # those of a run of `lutetia train` are not sorted as text
+        return order[np.searchsorted(self.classes_, y, sorter=order)].astype(np.int64)
 
     def _weighted(self, rows: TabularRows) -> TabularRows:
         """The rows with class_weight in their weights."""

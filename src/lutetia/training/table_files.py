@@ -19,6 +19,7 @@ from lutetia.training.columns import (
     MOST_CLASSES,
     SHOWN,
     cell_value,
+    class_order,
     is_missing,
     missing_words,
     number_of,
@@ -30,7 +31,7 @@ from lutetia.training.columns import (
 )
 from lutetia.training.formats import Array, check_expansion
 from lutetia.training.images import ImageSettings, labelled_images, read_images
-from lutetia.training.tables import LARGEST, is_number, read_cells
+from lutetia.training.tables import LARGEST, read_cells
 
 UNNAMED = "column "  # and its number
 CELL = 8  # bytes that a cell takes in memory at least
@@ -240,7 +241,7 @@ def make_target(
         if len(far):
             raise DataError(f"{where}, {row_name(int(far[0]), lines)}: {texts[far[0]]} is too large for a 32-bit float")
         return target, []
-    classes = sorted(set(texts), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
+    classes = sorted(set(texts), key=class_order)
     if len(classes) < 2:
         raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
     if guessed and len(classes) == len(texts) > MOST_CLASSES:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,12 +120,13 @@ def make_table_config(tables: Mapping[str, Any], name: str, overridden: Collecti
     return build(TableConfig, own, Origin(name, overridden))
 
 
-def open_table(config: TableConfig, folder: Path) -> tuple[LearningTable, Data]:
-    """The table, and its rows in the splits "train" and "test"."""
+def open_table(config: TableConfig, folder: Path, classes: Sequence[str] = ()) -> tuple[LearningTable, Data]:
+    """The table, and its rows in the splits "train" and "test"; `classes` are those of a model, in its order."""
     path = folder / config.data.path
     wanted = config.data
     file, skip = read_table_file(path, wanted.images, wanted.skip_unusable), wanted.skip_unusable
     table = make_table(file, wanted.target, wanted.task, wanted.categorical, wanted.leave_out, wanted.missing, skip)
+    table = _numbered_as(table, classes, path) if classes and table.classes else table
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
     held = int(len(order) * config.data.test)
     parts = _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
@@ -133,6 +134,16 @@ def open_table(config: TableConfig, folder: Path) -> tuple[LearningTable, Data]:
     splits = {name: Samples(x[rows], table.y[rows]) for name, rows in parts.items() if len(rows)}
     names = Names(table.classes, table.features)
     return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
+
+
+def _numbered_as(table: LearningTable, classes: Sequence[str], path: Path) -> LearningTable:
+    """The table with its classes numbered as a model does, which may be older than the order of `class_order`."""
+    order = {name: number for number, name in enumerate(classes)}
+    strange = [name for name in table.classes if name not in order]
+    if strange:
+        raise DataError(f"{path} has the class {strange[0]!r}, which the model was not trained on")
+    numbers = np.array([order[name] for name in table.classes], np.int64)
+    return dataclasses.replace(table, y=numbers[table.y], classes=list(classes))
 
 
 def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[str, Array]:
