@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 
+from lutetia._shared.numbers import short_number
 from lutetia.cli import build, build_tables, main
-from lutetia.cli.show import short_number
 from lutetia.errors import DataError
 from lutetia.models import load
 from lutetia.report.comparisons import Comparison
@@ -394,6 +394,34 @@ def test_large_numbers_are_written_out(tmp_path: Path, capsys: Capture) -> None:
     assert "e+0" not in screen
     assert "predicts   price, 9 of 10 test rows within ±" in screen
     assert "classes" not in screen
+
+
+def test_large_numbers_are_written_out_on_pages(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a regression on the page of a build, and thresholds and values of columns on that of an explanation."""
+    monkeypatch.setattr(build, "CHECK", ())
+    random = np.random.default_rng(0)
+    income = random.integers(1_000_000, 9_000_000, size=300)
+    price = 3 * income + random.integers(0, 5_000_000, size=300)
+    pandas.DataFrame({"income": income, "b": random.random(300), "price": price}).to_csv(tmp_path / "a.csv", index=False)
+    run, circuit = str(tmp_path / "run"), tmp_path / "circuit"
+    told(capsys, "train", tmp_path / "a.csv", "--out", run, "--set", "fit.n_tables=20")
+    assert main(["build", run, "--out", str(circuit), "--tables", "8"]) == 0
+    rmse = short_number(json.loads((circuit / "report.json").read_text())["accuracy"]["float_rmse"])
+    assert "," in rmse
+    screen, page = capsys.readouterr().out, (circuit / "summary.html").read_text()
+    assert f"model {rmse}, " in screen
+    assert "e+0" not in screen
+    assert rmse in page
+    assert "e+0" not in page[page.index("<body") :]
+    kinds = np.where(income > 5_000_000, "high", "low")
+    pandas.DataFrame({"income": income, "b": random.random(300), "kind": kinds}).to_csv(tmp_path / "b.csv", index=False)
+    told(capsys, "train", tmp_path / "b.csv", "--out", tmp_path / "kinds", "--set", "fit.n_tables=20")
+    assert main(["explain", str(tmp_path / "kinds"), str(tmp_path / "b.csv"), "--html", str(tmp_path / "why.html")]) == 0
+    screen, page = capsys.readouterr().out, (tmp_path / "why.html").read_text()
+    value = f"income = {short_number(income[0], 6)}"
+    for shown in (screen, page[page.index("<body") :]):
+        assert value in shown
+        assert "e+0" not in shown
 
 
 def test_long_lists_of_categories_are_shortened(tmp_path: Path, capsys: Capture) -> None:

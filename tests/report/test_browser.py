@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,6 +100,21 @@ def test_a_row_of_a_table_of_data_shows_what_was_compared(open_page: OpenPage) -
     assert len(starts) == 3
     assert len(set(starts)) == 1  # bars of classes with names of different lengths begin at one line
     assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("number", "contribution", "value"),
+    [
+        (29147.3, "29,150", "29,147.3"), (-29147.3, "−29,150", "−29,147.3"), (1234.5, "1235", "1235"),
+        (12345678, "12,350,000", "12,345,680"), (2e20, "2.0e+20", "2.000e+20"), (3.14159, "3.14", "3.142"),
+        (0.5, "0.500", "0.5"), (0.00002, "2.0e−5", "2.000e−5"), (0, "0", "0"),
+    ],
+)  # fmt: skip
+def test_large_numbers_are_written_out(open_page: OpenPage, number: float, contribution: str, value: str) -> None:
+    source = (Path(report.__file__).parent / "page" / "numbers.js").read_text()
+    page = open_page("<title>numbers</title>").page
+    written = page.evaluate(f"number => {{ {source}; return [show(number), showValue(number)]; }}", number)
+    assert written == [contribution, value]
 
 
 def test_each_rule_paints_its_own_heat(open_page: OpenPage, text: str, story: report.Story) -> None:

@@ -1,4 +1,4 @@
-"""Whole numbers: helpers for launches, and parsing them from text."""
+"""Whole numbers: helpers for launches, and parsing them from text; and numbers as readers like them."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def whole_number(text: str) -> int | None:
     """The number written in digits, with an optional minus; None for any other text, and for a number that is too long."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= MOST_DIGITS else None
+
+
+def short_number(value: float, digits: int = 4, sign: bool = False) -> str:
+    """A number of this many digits; large ones are written out, 29,150 and not 2.915e+04."""
+    plus = "+" if sign else ""
+    if 10**digits <= abs(value) < 1e15:
+        return f"{float(f'{value:.{digits}g}'):{plus},.0f}"
+    return f"{value:{plus}.{digits}g}"

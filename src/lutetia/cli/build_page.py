@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia import report as pages
+from lutetia._shared.numbers import short_number
 from lutetia.cli.build_screen import unseen_text
 from lutetia.precompute import page_title
 from lutetia.report import CellTable, Check, Circuit, Decision, Decisions, Part, Story, VotingCircuit
@@ -74,7 +75,7 @@ def _accuracies(report: dict[str, Any]) -> list[tuple[str, str]]:
         if isinstance(measured.get(f"{key}_accuracy"), float):
             figures.append((f"accuracy of {name}", f"{measured[f'{key}_accuracy']:.1%}"))
         elif isinstance(measured.get(f"{key}_rmse"), float):
-            figures.append((f"RMSE of {name}", f"{measured[f'{key}_rmse']:.4g}"))
+            figures.append((f"RMSE of {name}", short_number(measured[f"{key}_rmse"])))
     return figures
 
 
@@ -84,7 +85,7 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
         "bits per input": f"{report['input_bits']}",
         "bits per weight": f"{report['weight_bits']}",
         "lookups per sample": f"{report['lookups']:,}",
-        **({"output, times": f"{unit:.6g}"} if (unit := report.get("output_unit")) is not None else {}),
+        **({"output, times": short_number(unit, 6)} if (unit := report.get("output_unit")) is not None else {}),
         **({"tables used": "{used} of {all}".format(**used)} if (used := report.get("boosted_tables")) else {}),
     }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lutetia._shared import folders
+from lutetia._shared.numbers import short_number
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
 from lutetia.cli.build_tables import Refit, first_tables, output_unit
@@ -232,7 +233,7 @@ def show_quality(report: dict[str, Any]) -> None:
 
         say(*quality(told, "whole numbers"))
         if report.get("output_unit") is not None:
-            say("output", f"a whole number, times {report['output_unit']:.6g}")
+            say("output", f"a whole number, times {short_number(report['output_unit'], 6)}")
 
 
 def say(name: str, text: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lutetia._shared.numbers import short_number
 from lutetia.cli.guard import stop_if_interrupted
 from lutetia.cli.show import console
 from lutetia.cli.values import PROGRAMS
@@ -71,7 +72,7 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("unseen", unseen_text(report["unseen"])))
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     if report.get("output_unit") is not None:
-        lines.append(("output", f"a whole number, times {report['output_unit']:.6g}"))
+        lines.append(("output", f"a whole number, times {short_number(report['output_unit'], 6)}"))
     return lines
 
 
@@ -80,7 +81,9 @@ def _refit(used: dict[str, Any]) -> str:
     tried = used.get("refit")
     if tried is None:
         return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
-    again, cut = (f"RMSE {tried[key]:.4g}" if tried["measure"] == "rmse" else f"{tried[key]:.1%}" for key in ("again", "cut"))
+    again, cut = (
+        f"RMSE {short_number(tried[key])}" if tried["measure"] == "rmse" else f"{tried[key]:.1%}" for key in ("again", "cut")
+    )
     kept = "fitted again" if tried["kept"] == "again" else "not fitted again"
     return f", {kept} ({again} with a second fit, {cut} without, on {tried['rows']:,} held-out training rows)"
 
@@ -99,14 +102,17 @@ def _smaller(circuit: dict[str, Any]) -> str:
 
 
 def _worth(measured: dict[str, Any]) -> str:
-    return f"RMSE {measured['integer_rmse']:.4g}" if "integer_rmse" in measured else f"{measured['integer_accuracy']:.1%}"
+    return (
+        f"RMSE {short_number(measured['integer_rmse'])}" if "integer_rmse" in measured else f"{measured['integer_accuracy']:.1%}"
+    )
 
 
 def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
     """The accuracy of the model and of what was built from it, `whole`; for a regression their errors."""
     on = f"on {measured['samples']:,} {measured['split']} samples"
     if "float_rmse" in measured:
-        return "RMSE", f"model {measured['float_rmse']:.4g}, {whole} {measured['integer_rmse']:.4g}, {on}"
+        model, made = (short_number(measured[key]) for key in ("float_rmse", "integer_rmse"))
+        return "RMSE", f"model {model}, {whole} {made}, {on}"
     return "accuracy", f"model {measured['float_accuracy']:.1%}, {whole} {measured['integer_accuracy']:.1%}, {on}"
 
 
@@ -118,7 +124,8 @@ def _range_text(given: dict[str, Any]) -> str:
     ends = [given["low"], given["high"]]
     shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
     kind = "" if given["map"] == "affine" else ", with finer steps where many values lie"
-    return f"{shown[0]:g} to {shown[1]:g} (by {'the training data' if given['range_from'] == 'checkpoint' else '--range'}){kind}"
+    low, high = (short_number(each, 6) for each in shown)
+    return f"{low} to {high} (by {'the training data' if given['range_from'] == 'checkpoint' else '--range'}){kind}"
 
 
 def show_report(report: dict[str, Any], out: Path) -> None:

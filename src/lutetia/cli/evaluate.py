@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia._shared.numbers import whole_number
+from lutetia._shared.numbers import short_number, whole_number
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import (
@@ -25,7 +25,7 @@ from lutetia.cli.inputs import (
 )
 from lutetia.cli.naming import class_names, feature_names, range_warnings
 from lutetia.cli.outputs import check_output
-from lutetia.cli.show import Progress, console, one_line, print_warning, short_number
+from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.cli.train_table import told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError

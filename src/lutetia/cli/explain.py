@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from rich.text import Text
 
-from lutetia._shared.numbers import whole_number
+from lutetia._shared.numbers import short_number, whole_number
 from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import NamedInputs, exists, load_for_inputs, read_sample, read_tokens, unknown_warnings
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, heat_map, token_strip
-from lutetia.cli.show import console, one_line, print_warning, short_number
+from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lutetia._shared.folders import MANIFEST, read_manifest
-from lutetia.cli.show import console, one_line, short_number
+from lutetia._shared.numbers import short_number
+from lutetia.cli.show import console, one_line
 from lutetia.cli.values import PROGRAMS, TARGETS
 from lutetia.errors import LutetiaError
 from lutetia.models import MANIFEST_FORMAT, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, in_run, load

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from lutetia.cli.show import short_number
+from lutetia._shared.numbers import short_number
 
 FOR, AGAINST = (224, 90, 20), (45, 105, 215)
 PAPER = (243, 240, 230)

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lutetia._shared.numbers import short_number
 from lutetia.cli.backend import MOST_AT_ONCE, TableWork, forward_work, kernels_for
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.inputs import NamedInputs, load_for_inputs, read_inputs, read_tokens, unknown_warnings
 from lutetia.cli.naming import class_names, range_warnings
 from lutetia.cli.outputs import check_output
-from lutetia.cli.show import Progress, console, one_line, print_warning, short_number
+from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats

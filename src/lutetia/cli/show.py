@@ -38,14 +38,6 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
 
 
-def short_number(value: float, digits: int = 4, sign: bool = False) -> str:
-    """A number of this many digits; large ones are written out, 29,150 and not 2.915e+04."""
-    plus = "+" if sign else ""
-    if 10**digits <= abs(value) < 1e15:
-        return f"{float(f'{value:.{digits}g}'):{plus},.0f}"
-    return f"{value:{plus}.{digits}g}"
-
-
 def forgive_encoding() -> None:
     """Let a terminal that lacks a character show a question mark instead of failing the job."""
     if hasattr(sys.stdout, "reconfigure"):

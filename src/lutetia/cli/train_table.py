@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lutetia._shared.numbers import short_number
 from lutetia.cli.class_lines import class_lines
 from lutetia.cli.guard import UsageError, stop_if_interrupted
-from lutetia.cli.show import Progress, console, one_line, short_number
+from lutetia.cli.show import Progress, console, one_line
 from lutetia.errors import DataError
 from lutetia.training import (
     TableConfig,

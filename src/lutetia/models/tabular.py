@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia._shared.dtypes import FLOATS
+from lutetia._shared.numbers import short_number
 from lutetia.errors import check_memory, check_range, check_tensor, fail
 from lutetia.models.building import Model
 from lutetia.models.encoding import TOP, Encoding
@@ -96,7 +97,7 @@ class Tabular(Model[TabularConfig]):
         if code == 0:
             return "missing"
         edges = self.encoding.edges[encoded]
-        return f"{float(edges[code - 1]):.6g}" if code - 1 < len(edges) else "inf"
+        return short_number(float(edges[code - 1]), 6) if code - 1 < len(edges) else "inf"
 
     def order_text(self, left: int, right: int) -> str:
         """The categories that the input `left` does not rank above the input `right`; both belong to one column."""

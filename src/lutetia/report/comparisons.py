@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lutetia._shared.numbers import short_number
 from lutetia.models import Tabular
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +31,7 @@ class Comparison(NamedTuple):
         return f"{self.feature} {self.operator} {self.other}"
 
     def __str__(self) -> str:
-        return f"{self.text} ({self.effect:+.3g})"
+        return f"{self.text} ({short_number(self.effect, 3, sign=True)})"
 
 
 def comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str]) -> list[Comparison]:

@@ -20,7 +20,7 @@ from lutetia.report.data import script_data
 from lutetia.report.sections import sections
 from lutetia.report.story import Story
 
-SCRIPTS = ("base.js", "heat.js", "outline.js", "why.js", "detector.js", "votes.js", "strip.js", "flows.js")
+SCRIPTS = ("numbers.js", "base.js", "heat.js", "outline.js", "why.js", "detector.js", "votes.js", "strip.js", "flows.js")
 PACKAGE = "lutetia.report"
 NO_SCRIPT = "Heat maps, token strips and flows are drawn by the page's own script: please allow JavaScript for it."
 

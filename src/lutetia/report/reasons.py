@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lutetia import relevance
 from lutetia._shared.dtypes import FLOATS
+from lutetia._shared.numbers import short_number
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, as_floats
 from lutetia.nn import LUT
@@ -112,7 +113,7 @@ def input_texts(model: Classifier, x: Tensor) -> list[str]:
         known = categories.get(str(number), ())
         if math.isnan(each):
             return "missing"
-        return str(known[int(each)]) if 0 <= each < len(known) else f"{each:.6g}"
+        return str(known[int(each)]) if 0 <= each < len(known) else short_number(each, 6)
 
     return [f"{name} = {value(number, each)}" for number, (name, each) in enumerate(zip(names, x.tolist(), strict=True))]
 

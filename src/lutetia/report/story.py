@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lutetia._shared.numbers import short_number
 from lutetia.flow import Flow
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Detector:
 
     def comparisons(self, names: Sequence[str]) -> list[str]:
         """The comparisons and their answers, by the names of the inputs: "x3 > 0.42"."""
-        everything = [*names, *(f"{value:.4g}" for value in self.constants)]
+        everything = [*names, *(short_number(value) for value in self.constants)]
         pairs = zip(self.anchors, self.bits, strict=True)
         return [f"{everything[a]} {'>' if bit else '≤'} {everything[b]}" for (a, b), bit in pairs]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lutetia._shared.numbers import short_number
 from lutetia.models import Tabular, Votes
 from lutetia.report import DEFAULT_RULE, Comparison, attribute_class, contrast_weights, table_comparisons
 
@@ -31,7 +32,7 @@ class Explanation:
         """The columns and the comparisons that mattered most for one sample, a line each."""
         row = self.relevance[sample]
         order = np.argsort(-np.abs(row), kind="stable")[:most]
-        lines = [f"{self.features[at]}: {row[at]:+.3g}" for at in order]
+        lines = [f"{self.features[at]}: {short_number(row[at], 3, sign=True)}" for at in order]
         return "\n".join([*lines, *(str(each) for each in self.comparisons[sample][:most])])
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lutetia._shared.markup import Html, tag
+from lutetia._shared.numbers import short_number
 from lutetia._shared.pages import Article, Section, article, asset, packed
 from lutetia.models import Tabular
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
@@ -248,4 +249,8 @@ def _codes(model: Tabular, encoded: int, top: int) -> list[str]:
         told = [[str(name) for name, rank in zip(names, ranks, strict=False) if rank == code] for code in range(top + 1)]
         return ["missing", *(", ".join(each) or "–" for each in told[1:])]
     edges = model.encoding.edges[encoded].tolist()
-    return ["missing", *(f"≤ {edge:.6g}" for edge in edges[: top - 1]), f"> {edges[top - 2]:.6g}" if top > 1 else "any"]
+    return [
+        "missing",
+        *(f"≤ {short_number(edge, 6)}" for edge in edges[: top - 1]),
+        f"> {short_number(edges[top - 2], 6)}" if top > 1 else "any",
+    ]

@@ -1,27 +1,14 @@
-// What all parts of the page use: the story's data, elements, numbers, and the theme.
+// What all parts of the page use: the story's data, elements, and the theme.
 
 const byId = (id) => document.getElementById(id);
 const story = JSON.parse(byId("story").textContent);
-const { abs, max, min } = Math;
+const { max, min } = Math;
 
 function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
   return element;
-}
-
-function show(number) {
-  if (number === 0) return "0";
-  const size = abs(number);
-  const text = size >= 1000 || size < 0.001 ? number.toExponential(1) : number.toFixed(size < 1 ? 3 : 2);
-  return text.replaceAll("-", "−");
-}
-
-// A value of the data as the data would write it: four digits, and no zeros behind them.
-function showValue(number) {
-  const size = abs(number), far = size >= 1e7 || (size > 0 && size < 1e-4);
-  return (far ? number.toExponential(3) : String(Number(number.toPrecision(size >= 1e4 ? 7 : 4)))).replaceAll("-", "−");
 }
 
 const largest = (values) => values.reduce((most, value) => max(most, abs(value)), 0) || 1;
