@@ -296,6 +296,10 @@ def test_classes_in_natural_order_and_models_that_have_another(
         assert told(capsys, "evaluate", run)["accuracy"] == summary["test"]["accuracy"]
         built = told(capsys, "build", run, "--out", tmp_path / "circuit", "--tables", 40)
         assert built["accuracy"]["float_accuracy"] == summary["test"]["accuracy"]
+        for n_tables in ([], ["--tables", 20]):
+            program = told(capsys, "build", run, "--out", tmp_path / "program", "--target", "c", *n_tables)
+            assert program["accuracy"]["float_accuracy"] == summary["test"]["accuracy"]
+            assert program["accuracy"]["integer_accuracy"] > 0.8
         estimator, frame = LUTClassifier.load(run), pandas.read_csv(tmp_path / "a.csv")
         assert estimator.score(frame[["size", "b"]], frame["kind"]) > 0.9
         names = [estimator.classes_[number] for number in estimator._target(frame["kind"].to_numpy())]

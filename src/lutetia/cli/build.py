@@ -222,7 +222,7 @@ def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
 
 def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model and its facts: how inputs are quantised, and its accuracy next to the model's."""
-    data = open_run_data(request.checkpoint, request.data)
+    data = open_run_data(request.checkpoint, request.data, model)
     choice = None
     if request.n_tables is not None and not (isinstance(model, Tabular) and model.config.core == "tables"):
         raise UsageError(f"--tables is for a table of data that was fitted table by table, not for a {type(model).__name__}")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lutetia import training
 from lutetia.errors import LutetiaError
-from lutetia.files import read_json
-from lutetia.models import METADATA_FILE
+from lutetia.models import Model
 from lutetia.training import Boosting, TableConfig, is_table_config, make_table_config, open_table, read_state, read_toml
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
@@ -30,9 +31,10 @@ class Measured:
     train: tuple[Tensor, Tensor] | None = None
 
 
-def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
-    """The samples of a checkpoint's run, from the folder `data` where it is given; or why there are none."""
-    opened = _open_run(checkpoint, data)
+def open_run_data(checkpoint: Path, data: Path | None, model: Model[Any]) -> Measured | str:
+    """The samples of a checkpoint's run, from the folder `data` where it is given, with classes numbered as `model` does; or why
+    there are none."""
+    opened = _open_run(checkpoint, data, model.metadata.get("classes", ()))
     return opened if isinstance(opened, str) else _measured(opened)
 
 
@@ -56,7 +58,7 @@ def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:
     return "its data is not text" if split is None else bytes(texts[split].bytes)
 
 
-def _open_run(checkpoint: Path, data: Path | None) -> training.Data | str:
+def _open_run(checkpoint: Path, data: Path | None, classes: Sequence[str] = ()) -> training.Data | str:
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
     if place is None or "data" not in read_toml(place / "config.toml"):
         return f"{checkpoint} does not say what it was trained on"
@@ -68,18 +70,11 @@ def _open_run(checkpoint: Path, data: Path | None) -> training.Data | str:
     for folder in folders:
         try:
             if isinstance(wanted, TableConfig):
-                return open_table(wanted, folder, _classes(place))[1]
+                return open_table(wanted, folder, classes)[1]
             return training.open_data(wanted, folder)
         except LutetiaError as error:
             why = why or str(error)
     return f"its data cannot be opened: {why} (--data FOLDER says where it is)"
-
-
-def _classes(place: Path) -> list[str]:
-    """The classes of the model in a folder, in its order."""
-    file = place / METADATA_FILE
-    known = read_json(file, "the metadata of a model").get("classes", []) if file.is_file() else []
-    return [str(name) for name in known]
 
 
 def _places(checkpoint: Path) -> list[Path]:

@@ -133,7 +133,7 @@ def whole_model(request: BuildRequest) -> IntegerTransformer | IntegerClassifier
     model: Model[Any] = load(request.checkpoint)
     n_tables = request.n_tables
     if isinstance(model, Tabular) and n_tables is not None and 1 <= n_tables <= model.config.n_tables:
-        data = open_run_data(request.checkpoint, request.data)
+        data = open_run_data(request.checkpoint, request.data, model)
         refit = Refit(fit_settings(request.checkpoint), request.refit)
         kept = first_tables(model, n_tables, bits["weight_bits"], data, refit)
         if kept.again:
@@ -162,7 +162,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) 
 
 
 def _accuracy(model: IntegerClassifier, request: BuildRequest) -> dict[str, Any]:
-    data = open_run_data(request.checkpoint, request.data)
+    data = open_run_data(request.checkpoint, request.data, model.model)
     if not isinstance(data, Measured):
         return {"left_out": f"not measured ({data})"}
     return {"left_out": "", "split": data.split, **model.report(data.x, data.labels), "samples": len(data.x)}
