@@ -301,6 +301,17 @@ def test_what_the_error_of_an_unknown_operation_says_works(monkeypatch: pytest.M
     torch.testing.assert_close(relevance.explain(y, y.detach())[x], shared, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated", "ignore:.*autograd kernel")
+@pytest.mark.parametrize("options", [{}, {"unknown": "linear"}])
+def test_quantised_layers_are_refused_with_what_to_do(options: dict[str, Any]) -> None:
+    """Treated as linear maps they would give their inputs nothing, without a word: torch has no gradient for them."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    with pytest.raises(relevance.UnknownOperation, match=r"explain the float model, as it was before quantising$") as caught:
+        relevance.attribute(quantised, torch.ones(1, 4), **options)
+    assert "unknown=" not in str(caught.value)
+
+
 def test_a_custom_rule_gets_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     from lutetia.relevance import registry
 

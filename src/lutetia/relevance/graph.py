@@ -382,13 +382,12 @@ NO_RULE = "no rule for this operation"
 def unknown(node: Node, why: str = NO_RULE) -> UnknownOperation:
     """The error that names an operation, its place, and what to do."""
     inputs = ", ".join("a constant" if edge is None else edge.child.name for edge in node.edges) or "nothing"
-    remedy = HIDING.get(node.name)
-    if remedy is None:
+    if node.name in OPAQUE:
+        why, remedy = OPAQUE[node.name]
+    else:
         remedy = f"a rule of your own begins with @relevance.rule({node.name!r}, value=lambda node, *inputs: ...)"
         if why == NO_RULE:
             remedy = f'unknown="linear" treats it as the linear map of its backward; {_line_to_paste(node)}'
-    else:
-        why = "it hides the operations inside"
     return UnknownOperation(f"{node.where()} with inputs from {inputs}: {why}; {remedy}")
 
 
@@ -406,8 +405,17 @@ def _passes(node: Node, edge: NodeEdge) -> bool:
     return len(node.metas) == 1 and edge.child.shape(edge.nr) == node.shape()
 
 
-HIDING = {  # nodes that stand for many operations, and how to see these
-    "CheckpointFunctionBackward": "call torch.utils.checkpoint with use_reentrant=False",
-    "DifferentiableGraphBackward": "TorchScript fused it in an earlier call; explain the module as it was before scripting, "
-    "or load it again and explain it before calling it",
+NO_GRADIENT = "WarnNotImplemented"  # the node of an operation whose kernel has no gradient
+HIDES = "it hides the operations inside"
+OPAQUE = {  # nodes that nothing can be seen of: why, and what to do
+    "CheckpointFunctionBackward": (HIDES, "call torch.utils.checkpoint with use_reentrant=False"),
+    "DifferentiableGraphBackward": (
+        HIDES,
+        "TorchScript fused it in an earlier call; explain the module as it was before scripting, "
+        "or load it again and explain it before calling it",
+    ),
+    NO_GRADIENT: (
+        "its operation has no gradient, as in quantised layers",
+        "explain the float model, as it was before quantising",
+    ),
 }

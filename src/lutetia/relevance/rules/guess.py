@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lutetia.relevance.graph import Node, Relevance, unknown
+from lutetia.relevance.graph import NO_GRADIENT, Node, Relevance, unknown
 from lutetia.relevance.registry import Args, Given, Unknown, divide
 from lutetia.relevance.rules.common import fit, forward_map, pieces
 
@@ -43,6 +43,8 @@ class GuessedLinear(Unknown):
         return total
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        if node.name == NO_GRADIENT:  # its backward gives nothing to any input
+            raise unknown(node)
         if node.several:
             raise unknown(node, "an operation without a rule and with several outputs in use cannot be treated as a linear map")
         active = [at for at in node.walked if not node.edges[at].child.is_weight] or list(node.walked)  # type: ignore[union-attr]
