@@ -54,6 +54,16 @@ def test_bytes_that_are_no_text_have_one_backslash() -> None:
     assert [line.split()[1] for line in strip] == ["'\\xe9'", "'\\'", '"\'"', "'\\n'"]
 
 
+def test_special_tokens_are_numbered_and_do_not_set_the_scale() -> None:
+    colours = Console(color_system="truecolor", force_terminal=True)
+    strip = token_strip(colours, ["<s>", "a", "b"], [50.0, 1.0, -1.0], [0], 1.0)
+    assert strip.plain == "<s> +50 ab\n"
+    styles = [str(span.style) for span in strip.spans]
+    assert styles[0] == styles[1] == "rgb(20,24,18) on rgb(224,90,20)"
+    bars = token_strip(Console(no_color=True), ["<s>", "a", "b"], [50.0, 1.0, -0.5], [0], 1.0).plain.splitlines()
+    assert [line.count("█") + line.count("#") for line in bars] == [24, 24, 12]
+
+
 def test_a_folder_of_transformers_is_told_apart(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "config.json").write_text("{}")
     for command in (["explain", str(tmp_path), "x"], ["generate", str(tmp_path)]):

@@ -48,6 +48,41 @@ def test_what_does_not_fit_is_refused() -> None:
             answer_page(shown(**changes))
 
 
+SINK = torch.tensor([[40.0, -2.0, 0.5, 0.0, 0.0], [60.0, 1.0, 0.0, -1.0, 0.0]])
+
+
+def test_a_special_token_does_not_set_the_scale() -> None:
+    page = answer_page(shown(relevance=SINK, special=[0]))
+    data = re.search(r'id="answer-data">(.*?)</script>', page)
+    assert data is not None
+    told = json.loads(data[1])
+    assert [row["most"] for row in told["rows"]] == [2, 1]
+    assert told["total"]["most"] == 1
+    assert told["total"]["shares"] == [12700, -127, 64]
+    assert "<small> +100</small>" in page  # without scripts, too
+    assert page.count("rgb(5,48,97)") == 1  # -1 of 1 has the full colour
+    assert "blue −2 · white 0 · red 2" in page
+    alone = answer_page(shown(relevance=SINK * torch.tensor([1.0, 0, 0, 0, 0]), special=[0]))
+    assert "blue −60 · white 0 · red 60" in alone  # where the others have nothing, it does
+    with pytest.raises(ArgumentError, match="special"):
+        answer_page(shown(special=[5]))
+
+
+def test_the_number_beside_a_special_token_follows_the_choice(open_page: OpenPage) -> None:
+    opened = open_page(answer_page(shown(relevance=SINK, special=[0])))
+    page = opened.page
+    assert opened.problems == []
+
+    def seen() -> tuple[str, str]:
+        first = page.locator("[data-at='0']")
+        return first.locator("small").inner_text().strip(), first.evaluate("e => e.style.background")
+
+    assert seen() == ("+100", "rgb(103, 0, 31)")
+    page.locator("[data-row='0']").click()
+    assert seen() == ("+40", "rgb(103, 0, 31)")
+    assert page.locator("[data-at='2']").get_attribute("title") == "+0.504"  # 32 of 127 parts of 2
+
+
 @pytest.mark.parametrize("width", [1200, 390])
 def test_a_chosen_token_colours_what_stands_before_it(open_page: OpenPage, width: int) -> None:
     opened = open_page(answer_page(shown()), width=width)

@@ -38,6 +38,28 @@ def test_a_terminal_shows_the_same() -> None:
     assert len({len(line.rstrip("\n")) for line in lines[1:]}) == 1
 
 
+def test_columns_of_wide_characters_stand_below_each_other() -> None:
+    from rich.cells import cell_len
+
+    lines = layer_text(["你好吗", "😀", "e"], ROWS).plain.splitlines()
+    assert {cell_len(line) for line in lines} == {len("layers.<0>") + 7 + 5 + 5}
+    large = layer_text(TOKENS, {"input": torch.tensor([100.0, 1.0, 0.0]), "x": torch.zeros(3)}, 1.0).plain.splitlines()
+    assert large[1].split() == ["input", "+10000", "+100", "+0"]
+    assert len(large[1]) == len(large[2])
+
+
+def test_a_limit_sets_the_scale() -> None:
+    cells = re.findall(r"background:(rgb\([\d,]+\))", layer_strips(TOKENS, ROWS, limit=0.5))
+    assert cells[:3] == ["rgb(103,0,31)", "rgb(5,48,97)", "rgb(255,255,255)"]  # full colour from 0.5 on
+    assert layer_picture(TOKENS, ROWS, limit=0.5) != layer_picture(TOKENS, ROWS)
+
+
+@pytest.mark.filterwarnings("error")
+def test_characters_that_the_font_lacks_are_written_as_numbers() -> None:
+    made = layer_picture(["你", "é", "c"], ROWS, title="你")
+    assert made == layer_picture(["U+4F60", "é", "c"], ROWS, title="U+4F60")
+
+
 def test_a_picture(tmp_path: Path) -> None:
     made = layer_picture(["$a", "b", "c"], ROWS, path=tmp_path / "layers.png", title="$x")
     assert made.startswith(b"\x89PNG")

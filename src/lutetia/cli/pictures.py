@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -62,16 +63,16 @@ def _has_colour(console: Console) -> bool:
     return console.color_system is not None and not console.no_color
 
 
-def bars(console: Console, names: Sequence[str], values: Sequence[float], shown: int = SHOWN) -> Text:
-    """The largest values by name, each with a bar."""
-    most = max(map(abs, values), default=0.0) or 1.0
+def bars(console: Console, names: Sequence[str], values: Sequence[float], shown: int = SHOWN, limit: float | None = None) -> Text:
+    """The largest values by name, each with a bar; `limit` is the magnitude of the longest, by default the largest."""
+    most = limit or max(map(abs, values), default=0.0) or 1.0
     order = sorted(range(len(values)), key=lambda at: -abs(values[at]))[:shown]
-    width = max((len(names[at]) for at in order), default=0)
+    width = max((cell_len(names[at]) for at in order), default=0)
     block, picture = "#" if console.options.ascii_only else "█", Text()
     for at in order:
         colour = f"rgb({','.join(map(str, FOR if values[at] >= 0 else AGAINST))})"
-        picture.append(f"{names[at]:<{width}}  {short_number(values[at]):>10}  ")
-        picture.append(block * math.ceil(BAR * abs(values[at]) / most), style=colour)
+        picture.append(f"{set_cell_size(names[at], width)}  {short_number(values[at]):>10}  ")
+        picture.append(block * math.ceil(BAR * min(1.0, abs(values[at]) / most)), style=colour)
         picture.append("\n")
     return picture
 
@@ -81,16 +82,21 @@ def _quoted(token: str) -> str:
     return f"'{token}'" if "\\" in token and token.isprintable() else repr(token)
 
 
-def token_strip(console: Console, tokens: Sequence[str], values: Sequence[float]) -> Text:
-    """Tokens on a background of their colour; without colours the largest as bars, with their positions."""
+def token_strip(
+    console: Console, tokens: Sequence[str], values: Sequence[float], special: Sequence[int] = (), limit: float | None = None
+) -> Text:
+    """Tokens on a background of their colour; without colours the largest as bars, with their positions.
+
+    `limit` is the magnitude of full colour, by default the largest. The `special` places are shown with their numbers.
+    """
     if not _has_colour(console):
-        return bars(console, [f"{at:>4} {_quoted(token)}" for at, token in enumerate(tokens)], values)
-    most = max(map(abs, values), default=0.0) or 1.0
+        return bars(console, [f"{at:>4} {_quoted(token)}" for at, token in enumerate(tokens)], values, limit=limit)
+    most = limit or max(map(abs, values), default=0.0) or 1.0
     strip = Text()
-    for token, value in zip(tokens, values, strict=True):
+    for at, (token, value) in enumerate(zip(tokens, values, strict=True)):
         ground = ",".join(map(str, tint(value / most)))
         shown = token if token.isprintable() else "↵" if token == "\n" else "→" if token == "\t" else repr(token)[1:-1]
-        strip.append(shown, style=f"rgb(20,24,18) on rgb({ground})")
+        strip.append(f"{shown} {value:+.3g} " if at in special else shown, style=f"rgb(20,24,18) on rgb({ground})")
         if token == "\n":
             strip.append("\n")
     strip.append("\n")

@@ -22,12 +22,13 @@ NARROWEST = 4  # characters of a column in the terminal: +100
 WIDEST = 160.0  # inches: a PNG of more pixels cannot be drawn
 
 
-def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str = "") -> str:
+def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str = "", limit: float | None = None) -> str:
     """A table as a piece of HTML: a column per token, a row per layer, on one scale of colours.
 
     `rows`: by name, such as `{"input": r[tokens], **r.layers}`: relevance [S], or [S, ...] and [1, S, ...], added up by token.
+    `limit`: the magnitude of full colour, by default the largest.
     """
-    values, limit = _rows(tokens, rows)
+    values, limit = _rows(tokens, rows, limit)
     head = "".join(f'<th style="font-weight:normal;white-space:pre">{escape(token)}</th>' for token in _shown(tokens))
     lines = [f"<tr><th></th>{head}</tr>"]
     for name, row in zip(rows, values, strict=True):
@@ -43,35 +44,42 @@ def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str
     return f"<figure>{scrolls}<figcaption>{escape(caption)} {_legend(limit)}</figcaption></figure>"
 
 
-def layer_text(tokens: Sequence[str], rows: Mapping[str, Tensor]) -> Text:
-    """The same for the terminal, in percent of the largest: print it with rich. Control characters are shown as escapes."""
+def layer_text(tokens: Sequence[str], rows: Mapping[str, Tensor], limit: float | None = None) -> Text:
+    """The same for the terminal, in percent of `limit`: print it with rich. Control characters are shown as escapes."""
+    from rich.cells import cell_len, set_cell_size
     from rich.text import Text
 
-    values, limit = _rows(tokens, rows)
+    values, limit = _rows(tokens, rows, limit)
     shown = _shown(tokens)
-    widths = [max(NARROWEST, len(token)) for token in shown]
+    percents = [[f"{round(100 * value / (limit or 1.0)):+d}" for value in row] for row in values.tolist()]
+    widths = [max(NARROWEST, cell_len(token), *map(len, below)) for token, *below in zip(shown, *percents, strict=True)]
     margin = max(map(len, rows))
     text = Text(" " * margin, no_wrap=True)
     for token, width in zip(shown, widths, strict=True):
-        text.append(" " + token.ljust(width))
-    for name, row in zip(rows, values, strict=True):
+        text.append(" " + set_cell_size(token, width))
+    for name, row, numbers in zip(rows, values, percents, strict=True):
         text.append("\n" + name.rjust(margin))
-        for value, width, colour in zip(row.tolist(), widths, colours(row, limit), strict=True):
+        for number, width, colour in zip(numbers, widths, colours(row, limit), strict=True):
             ink = "#000000" if _ink(colour) == "black" else "#ffffff"
             text.append(" ")
-            text.append(
-                f"{round(100 * value / (limit or 1.0)):+d}".rjust(width), style=f"{ink} on #{bytes(colour.tolist()).hex()}"
-            )
+            text.append(number.rjust(width), style=f"{ink} on #{bytes(colour.tolist()).hex()}")
     return text
 
 
-def layer_picture(tokens: Sequence[str], rows: Mapping[str, Tensor], *, path: str | Path | None = None, title: str = "") -> bytes:
+def layer_picture(
+    tokens: Sequence[str],
+    rows: Mapping[str, Tensor],
+    *,
+    path: str | Path | None = None,
+    title: str = "",
+    limit: float | None = None,
+) -> bytes:
     """The same as a PNG, `rows` as above; returns the bytes, and writes them to `path` if given."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
-    values, limit = _rows(tokens, rows)
+    values, limit = _rows(tokens, rows, limit)
     limit = limit or 1.0
     size = (2.5 + min(0.32 * len(tokens), WIDEST), 1.4 + 0.28 * len(values))
     figure = Figure(figsize=size, layout="constrained")
@@ -79,12 +87,12 @@ def layer_picture(tokens: Sequence[str], rows: Mapping[str, Tensor], *, path: st
     axes = figure.subplots()
     scale = ListedColormap(colours(torch.linspace(-1, 1, 255)) / 255.0)
     drawn = axes.imshow(_numbers(values), cmap=scale, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-    axes.set_xticks(range(len(tokens)), _shown(tokens), rotation=90, fontsize=8, parse_math=False)
-    axes.set_yticks(range(len(values)), list(rows), fontsize=8, parse_math=False)
+    axes.set_xticks(range(len(tokens)), _drawn(_shown(tokens)), rotation=90, fontsize=8, parse_math=False)
+    axes.set_yticks(range(len(values)), _drawn(list(rows)), fontsize=8, parse_math=False)
     axes.xaxis.tick_top()
     figure.colorbar(drawn, ax=axes, shrink=0.8)
     if title:
-        figure.suptitle(title, parse_math=False)
+        figure.suptitle(_drawn([title])[0], parse_math=False)
     made = io.BytesIO()
     figure.savefig(made, format="png", dpi=120)
     if path is not None:
@@ -120,14 +128,22 @@ def _shown(tokens: Sequence[str]) -> list[str]:
     return [token if token.isprintable() else repr(token)[1:-1] for token in tokens]
 
 
-def _rows(tokens: Sequence[str], rows: Mapping[str, Tensor]) -> tuple[Tensor, float]:
-    """The relevance of each token in each row, [rows, S], and the largest magnitude."""
+def _drawn(texts: Sequence[str]) -> list[str]:
+    """Texts for matplotlib: characters that its font does not have, such as Chinese and some emoji, as U+4F60."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    known = get_font(findfont(FontProperties())).get_charmap()
+    return ["".join(each if each == "\n" or ord(each) in known else f"U+{ord(each):04X}" for each in text) for text in texts]
+
+
+def _rows(tokens: Sequence[str], rows: Mapping[str, Tensor], limit: float | None) -> tuple[Tensor, float]:
+    """The relevance of each token in each row, [rows, S], and the magnitude of full colour: the largest, if none is given."""
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
         fail("tokens", tokens, "a list of strings, one per relevance")
     if not rows:
         fail("rows", rows, "at least one row of relevance by name")
     values = torch.stack([_by_token(name, row, len(tokens)) for name, row in rows.items()])
-    return values, _limit(_numbers(values), None)
+    return values, _limit(_numbers(values), limit)
 
 
 def _by_token(name: str, row: object, count: int) -> Tensor:
