@@ -29,6 +29,20 @@ def word_tokenizer() -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **names)
 
 
+def byte_tokenizer() -> Any:
+    """Byte-level BPE, one token for a byte but for a space with the first byte of an emoji; <s> before a text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: number for number, piece in enumerate([*SPECIAL, *alphabet, "Ġð"])}
+    pieces = Tokenizer(models.BPE(vocab, [("Ġ", "ð")]))
+    pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces.decoder = decoders.ByteLevel()
+    pieces.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A $B", [("<s>", 1)])
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "unk_token": "<unk>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=pieces, model_max_length=64, **names)
+
+
 def tiny(kind: str, **changes: Any) -> Any:
     """A model with weights that are larger than a fresh model's, so that every token matters; in float64."""
     torch.manual_seed(3)
@@ -56,11 +70,13 @@ def tiny(kind: str, **changes: Any) -> Any:
     return model
 
 
-def save(kind: str, folder: Path) -> Path:
-    """The model in a folder, in float32, with what reads its inputs."""
-    tiny(kind).float().save_pretrained(folder)
+def save(kind: str, folder: Path, tokenizer: Any = None) -> Path:
+    """The model in a folder, in float32, with what reads its inputs: by default one token per word."""
+    tiny(kind, **({} if tokenizer is None else {"vocab_size": len(tokenizer)})).float().save_pretrained(folder)
     if kind == "images":
         transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder)
+    elif tokenizer is not None:
+        tokenizer.save_pretrained(folder)
     else:
         tokenizer = word_tokenizer()
         tokenizer.chat_template = TEMPLATE if kind == "llama" else None

@@ -11,7 +11,20 @@ from torch import Tensor
 from lutetia.cli.explain_hf_answers import explain_hf_answer
 from lutetia.cli.explain_hf_classes import explain_hf_image, explain_hf_text
 from lutetia.cli.guard import UsageError, did_you_mean
-from lutetia.cli.hf_shared import RULES_OF_HF, HfRequest, apart, left_out, rules_of, show_left_out, write_token_page
+from lutetia.cli.hf_shared import (
+    RULES_OF_HF,
+    HfRequest,
+    Shown,
+    apart,
+    left_out,
+    quoted,
+    rows_of,
+    rules_of,
+    show_left_out,
+    show_legend,
+    shown_tokens,
+    write_token_page,
+)
 from lutetia.cli.inputs import exists
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, token_strip
@@ -109,14 +122,17 @@ def _token(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool
         "heads": found.heads.tolist(),
         "left_out": left_out(model, tokenizer, found, request),
     }
-    title = f"Why {names[found.target]!r} and not {names[found.against]!r}"
-    rows = {"input": found.relevance, **{f"layer {number}": row for number, row in enumerate(found.layers)}}
+    said = {token: quoted(text, token) for token, text in names.items()}
+    title = f"Why {said[found.target]} and not {said[found.against]}"
+    shown = shown_tokens(tokenizer, found.tokens)
+    rows = rows_of(shown, found)
+    told["shown"] = shown.told(rows["input"])
     if request.html is not None:
-        write_token_page(request.html, title, rows, found, RULES[request.rule].about)
+        write_token_page(request.html, title, shown, rows, found, RULES[request.rule].about)
     if request.png is not None:
-        layer_pictures.layer_picture(found.pieces, rows, path=request.png, title=title)
+        layer_pictures.layer_picture(shown.texts, rows, path=request.png, title=title, limit=shown.limit(*rows.values()))
     if show:
-        _show(told, rows, "in the mask" if masked else "next")
+        _show(told, shown, rows, said, "in the mask" if masked else "next")
     return told
 
 
@@ -129,18 +145,21 @@ def _number(name: str, text: str | None) -> int | str | None:
     return int(text[1:])
 
 
-def _show(told: dict[str, Any], rows: dict[str, Tensor], where: str) -> None:
+def _show(told: dict[str, Any], shown: Shown, rows: dict[str, Tensor], names: dict[int, str], where: str) -> None:
     """The tokens, with the layers below if they fit in the terminal; the heads that contributed most; and the numbers."""
     screen = console()
-    below = layer_pictures.layer_text(told["pieces"], rows)
+    below = layer_pictures.layer_text(shown.texts, rows, shown.limit(*rows.values()))
     if screen.color_system and max(map(len, below.plain.splitlines())) <= screen.width:
         screen.print(below)
     else:
-        screen.print(token_strip(screen, told["pieces"], told["relevance"]), end="", soft_wrap=True)
+        values = rows["input"]
+        strip = token_strip(screen, shown.texts, values.tolist(), shown.special, shown.limit(values))
+        screen.print(strip, end="", soft_wrap=True)
+    show_legend(shown)
     heads = {f"layer {layer} head {head}": value for layer, row in enumerate(told["heads"]) for head, value in enumerate(row)}
     if heads:
         screen.print(bars(screen, list(heads), list(heads.values()), HEADS_SHOWN), end="", soft_wrap=True)
-    said = f"{where} comes {told['prediction_text']!r} ({told['probability']:.1%})"
-    compared = f"{told['target_text']!r} {told['explained']:.4g} above {told['against_text']!r}"
+    said = f"{where} comes {names[told['prediction']]} ({told['probability']:.1%})"
+    compared = f"{names[told['target']]} {told['explained']:.4g} above {names[told['against']]}"
     screen.print(Text(f"{said}; shown: what put {compared}, {apart(told)} (rule {told['rule']})"), soft_wrap=True)
     show_left_out(told)

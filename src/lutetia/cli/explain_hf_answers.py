@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
+from torch import Tensor
 
-from lutetia.cli.hf_shared import HfRequest, left_out, rules_of, show_left_out
+from lutetia.cli.hf_shared import HfRequest, Shown, left_out, quoted, rules_of, show_left_out, show_legend, shown_tokens
 from lutetia.cli.pictures import token_strip
 from lutetia.cli.show import Progress, console
 from lutetia.relevance import answer_pictures, layer_pictures
 from lutetia.report import PRESETS, RULES
 
 SOURCES = 3  # tokens named beside each token of an answer
+
+
+class ShownAnswer(NamedTuple):
+    """An answer as it is shown: P pieces of the prompt, Q of the answer, each a token or the tokens of one character."""
+
+    prompt: Shown
+    answer: Shown
+    relevance: Tensor  # [Q, P + Q]
+    firsts: list[int]  # Q: the first token of each piece of the answer
+    probabilities: list[float]  # Q
+
+    @property
+    def every(self) -> Shown:
+        """The prompt and the answer."""
+        pieces = type(self.prompt.pieces)(
+            *(this + that for this, that in zip(self.prompt.pieces, self.answer.pieces, strict=True))
+        )
+        return Shown(pieces, [*self.prompt.special, *(len(self.prompt.texts) + place for place in self.answer.special)])
 
 
 def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool) -> dict[str, Any]:
@@ -44,47 +65,79 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
         "total": found.total.tolist(),
         "left_out": left_out(model, tokenizer, found, request),
     }
-    every = [*found.pieces, *found.answer_pieces]
+    shown = _shown(tokenizer, found)
+    total = shown.prompt.pieces.summed(found.total)
+    told["shown"] = shown.prompt.told(total)
+    told["answer_shown"] = [
+        {"text": text, "tokens": size, "probability": chance, "relevance": row}
+        for text, size, chance, row in zip(*shown.answer.pieces, shown.probabilities, shown.relevance.tolist(), strict=True)
+    ]
     if request.html is not None:
         whole = "Coloured by the sum over the answer: red spoke for it, blue against it."
-        shown = answer_pictures.AnsweredText(
-            found.pieces, found.answer_pieces, found.relevance, _notes(found, request.rule), whole
+        caption = f"{RULES[request.rule].about} {shown.every.legend()}".strip()
+        page = answer_pictures.AnsweredText(
+            shown.prompt.texts,
+            shown.answer.texts,
+            shown.relevance,
+            _notes(shown, found, request.rule),
+            whole,
+            shown.every.special,
         )
-        answer_pictures.answer_page(
-            shown, title="What the answer was made from", caption=RULES[request.rule].about, path=request.html
-        )
+        answer_pictures.answer_page(page, title="What the answer was made from", caption=caption, path=request.html)
     if request.png is not None:
-        rows = {
-            f"{at + 1} {piece!r}": row for at, (piece, row) in enumerate(zip(found.answer_pieces, found.relevance, strict=True))
-        }
-        layer_pictures.layer_picture(every, rows, path=request.png, title="What the answer was made from")
+        rows = {f"{at + 1} {text!r}": row for at, (text, row) in enumerate(zip(shown.answer.texts, shown.relevance, strict=True))}
+        limit = shown.every.limit(shown.relevance)
+        layer_pictures.layer_picture(
+            shown.every.texts, rows, path=request.png, title="What the answer was made from", limit=limit
+        )
     if show:
-        _show(told, every, found)
+        _show(told, shown, total)
     return told
 
 
-def _notes(found: Any, rule: str) -> list[str]:
-    """What a page says of each token of an answer."""
+def _shown(tokenizer: Any, found: Any) -> ShownAnswer:
+    """Relevance and probabilities of tokens as those of pieces: relevance is added up, probabilities are multiplied."""
+    prompt, answer = shown_tokens(tokenizer, found.tokens), shown_tokens(tokenizer, found.answer)
+    firsts = [0, *accumulate(answer.pieces.sizes)][:-1]
+    chances = [
+        float(found.probabilities[at : at + size].double().prod()) for at, size in zip(firsts, answer.pieces.sizes, strict=True)
+    ]
+    shown = ShownAnswer(prompt, answer, found.relevance, firsts, chances)
+    across = shown.every.pieces.summed(found.relevance)
+    return shown._replace(relevance=answer.pieces.summed(across.T).T)
+
+
+def _notes(shown: ShownAnswer, found: Any, rule: str) -> list[str]:
+    """What a page says of each piece of an answer."""
     notes = []
-    for at, piece in enumerate(found.answer_pieces):
-        score = f"{piece!r} had a probability of {found.probabilities[at]:.1%}; its score is {found.explained[at]:.3g} above that"
-        rest = f"biases and other constants made {found.absorbed[at]:.3g} of this, positions {found.elsewhere[at]:.3g}"
+    for (text, size), first, chance in zip(
+        zip(*shown.answer.pieces, strict=True), shown.firsts, shown.probabilities, strict=True
+    ):
+        tokens = slice(first, first + size)
+        above, constants, elsewhere = (float(part[tokens].sum()) for part in (found.explained, found.absorbed, found.elsewhere))
+        had = f"{quoted(text, found.answer[first])} had a probability of {chance:.1%}"
+        score = f"its score is {above:.3g} above that of {quoted(found.rival_pieces[first], found.rivals[first])}"
+        if size > 1:
+            score = f"the scores of its {size} tokens are {above:.3g} above those of their rivals, added up"
+        rest = f"biases and other constants made {constants:.3g} of this, positions {elsewhere:.3g}"
         if rule not in PRESETS:
-            rest = f"gradients miss {found.absorbed[at]:.3g} of this"
-        notes.append(f"{score} of {found.rival_pieces[at]!r}. Of what is before it, red spoke for it, blue against it; {rest}.")
+            rest = f"gradients miss {constants:.3g} of this"
+        notes.append(f"{had}; {score}. Of what is before it, red spoke for it, blue against it; {rest}.")
     return notes
 
 
-def _show(told: dict[str, Any], every: list[str], found: Any) -> None:
-    """The prompt, coloured by what it did for the whole answer; then the answer, and where each of its tokens came from."""
-    screen = console()
-    screen.print(token_strip(screen, told["pieces"], told["total"]), end="", soft_wrap=True)
-    widest = max(len(repr(piece)) for piece in told["answer_pieces"])
-    for at, piece in enumerate(told["answer_pieces"]):
-        row = found.relevance[at]
-        best = row.topk(min(SOURCES, len(told["tokens"]) + at)).indices.tolist()
+def _show(told: dict[str, Any], shown: ShownAnswer, total: Tensor) -> None:
+    """The prompt, coloured by what it did for the whole answer; then the answer, and where each of its pieces came from."""
+    screen, prompt, every = console(), shown.prompt, shown.every.texts
+    screen.print(token_strip(screen, prompt.texts, total.tolist(), prompt.special, prompt.limit(total)), end="", soft_wrap=True)
+    show_legend(prompt)
+    names = [quoted(text, told["answer"][first]) for text, first in zip(shown.answer.texts, shown.firsts, strict=True)]
+    widest = max(map(cell_len, names))
+    for at, (name, chance) in enumerate(zip(names, shown.probabilities, strict=True)):
+        row = shown.relevance[at, : len(prompt.texts) + at]
+        best = row.topk(min(SOURCES, len(row))).indices.tolist()
         sources = ", ".join(f"{every[place]!r} {float(row[place]):+.3g}" for place in best if float(row[place]) > 0)
-        line = f"{piece!r:<{widest}} {told['probabilities'][at]:>6.1%}  from {sources or 'nothing that spoke for it'}"
+        line = f"{set_cell_size(name, widest)} {chance:>6.1%}  from {sources or 'nothing that spoke for it'}"
         screen.print(Text(line), soft_wrap=True)
     screen.print(Text(f"shown: what put each token above its strongest rival (rule {told['rule']})"), soft_wrap=True)
     show_left_out(told)

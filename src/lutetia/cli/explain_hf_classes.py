@@ -9,7 +9,17 @@ from typing import Any
 from rich.text import Text
 
 from lutetia._shared.markup import Html, tag
-from lutetia.cli.hf_shared import HfRequest, apart, left_out, rules_of, show_left_out, write_token_page
+from lutetia.cli.hf_shared import (
+    HfRequest,
+    apart,
+    left_out,
+    rows_of,
+    rules_of,
+    show_left_out,
+    show_legend,
+    shown_tokens,
+    write_token_page,
+)
 from lutetia.cli.pictures import heat_map, token_strip
 from lutetia.cli.show import console, one_line
 from lutetia.relevance import layer_pictures, pictures
@@ -27,14 +37,19 @@ def explain_hf_text(model: Any, tokenizer: Any, text: str, request: HfRequest, s
     found = explain_text_class(model, tokenizer, text, request.target, request.against, rules_of(request))
     told = {**_told(model, found, request), "tokens": found.tokens, "pieces": found.pieces, "layers": found.layers.tolist()}
     told["left_out"] = left_out(model, tokenizer, found, request)
-    rows = {"input": found.relevance, **{f"layer {number}": row for number, row in enumerate(found.layers)}}
+    shown = shown_tokens(tokenizer, found.tokens)
+    rows = rows_of(shown, found)
+    told["shown"] = shown.told(rows["input"])
     if request.html is not None:
-        write_token_page(request.html, _title(told), rows, found, RULES[request.rule].about)
+        write_token_page(request.html, _title(told), shown, rows, found, RULES[request.rule].about)
     if request.png is not None:
-        layer_pictures.layer_picture(found.pieces, rows, path=request.png, title=_title(told))
+        limit = shown.limit(*rows.values())
+        layer_pictures.layer_picture(shown.texts, rows, path=request.png, title=_title(told), limit=limit)
     if show:
-        screen = console()
-        screen.print(token_strip(screen, found.pieces, told["relevance"]), end="", soft_wrap=True)
+        screen, values = console(), rows["input"]
+        strip = token_strip(screen, shown.texts, values.tolist(), shown.special, shown.limit(values))
+        screen.print(strip, end="", soft_wrap=True)
+        show_legend(shown)
         _show_end(told)
         show_left_out(told)
     return told

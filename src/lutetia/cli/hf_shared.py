@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from rich.text import Text
 from torch import Tensor
 
@@ -12,8 +13,69 @@ from lutetia.cli.show import console
 from lutetia.relevance import layer_pictures, pictures
 from lutetia.report import PRESETS
 
+BROKEN = "\N{REPLACEMENT CHARACTER}"
 MOST_COLUMNS = 64  # tokens of a table on a page
 RULES_OF_HF = (*PRESETS, "gradient")
+
+
+class Shown(NamedTuple):
+    """Tokens as they are shown: those of one character together, and special ones apart, which do not set the scale."""
+
+    pieces: Any  # WholePieces
+    special: list[int]  # the places of special tokens among the pieces
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each piece."""
+        return self.pieces.texts
+
+    def limit(self, *relevance: Tensor) -> float | None:
+        """The magnitude of full colour for relevance [..., pieces]: the largest among those not special, None if 0."""
+        plain = [place for place in range(len(self.texts)) if place not in set(self.special)]
+        return max((float(part[..., plain].abs().max()) for part in relevance if part[..., plain].numel()), default=0.0) or None
+
+    def legend(self) -> str:
+        """What is to be said about the scale: nothing where no token is special."""
+        if not self.special:
+            return ""
+        return f"Special tokens such as {self.texts[self.special[0]]!r} do not set the scale, the other tokens do."
+
+    def told(self, relevance: Tensor) -> list[dict[str, Any]]:
+        """For `--json`: the pieces, with the relevance [pieces] of each."""
+        values = zip(*self.pieces, relevance.tolist(), strict=True)
+        return [{"text": text, "tokens": size, "relevance": value} for text, size, value in values]
+
+
+def shown_tokens(tokenizer: Any, tokens: list[int]) -> Shown:
+    """How tokens are shown. The token of unknown words is a word, unless it is also the one that begins or ends a text."""
+    from lutetia.integrations.transformers import whole_pieces
+
+    pieces = whole_pieces(tokenizer, tokens)
+    frame = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    special = set(tokenizer.all_special_ids) - ({tokenizer.unk_token_id} - frame)
+    places, first = [], 0
+    for place, size in enumerate(pieces.sizes):
+        if size == 1 and tokens[first] in special:
+            places.append(place)
+        first += size
+    return Shown(pieces, places)
+
+
+def quoted(text: str, token: int) -> str:
+    """A token in words: a part of a character cannot be written."""
+    return f"a part of a character (token {token})" if BROKEN in text else repr(text) if text else f"token {token}"
+
+
+def rows_of(shown: Shown, found: Any) -> dict[str, Tensor]:
+    """The relevance of the pieces of a text, in the input and in the layers."""
+    layers = {f"layer {number}": shown.pieces.summed(row) for number, row in enumerate(found.layers)}
+    return {"input": shown.pieces.summed(found.relevance), **layers}
+
+
+def show_legend(shown: Shown) -> None:
+    """What is to be said about the scale, if anything."""
+    if shown.special:
+        console().print(Text(shown.legend()), soft_wrap=True)
 
 
 class HfRequest(NamedTuple):
@@ -60,15 +122,19 @@ def show_left_out(told: dict[str, Any]) -> None:
     console().print(Text(f"check: {without}; {others}"), soft_wrap=True)
 
 
-def write_token_page(path: Path, title: str, rows: dict[str, Tensor], found: Any, about: str) -> None:
-    """The tokens, then the layers below them, then layers by heads. A table of many tokens would be larger than its picture."""
-    parts = [pictures.token_strip(found.pieces, found.relevance, about)]
+def write_token_page(path: Path, title: str, shown: Shown, rows: dict[str, Tensor], found: Any, about: str) -> None:
+    """The tokens, then the layers below them, then layers by heads; `rows` are those of `rows_of`.
+
+    A table of many tokens would be larger than its picture.
+    """
+    first, *layers = rows.values()
+    parts = [pictures.token_strip(shown.texts, first, f"{about} {shown.legend()}", shown.limit(first))]
     caption = "Layers downwards, tokens across: what leaves each layer."
-    if len(found.layers):
-        if len(found.pieces) <= MOST_COLUMNS:
-            parts.append(layer_pictures.layer_strips(found.pieces, rows, caption))
+    if layers:
+        if len(shown.texts) <= MOST_COLUMNS:
+            parts.append(layer_pictures.layer_strips(shown.texts, rows, caption, shown.limit(*rows.values())))
         else:
-            parts.append(pictures.heat_map_html(found.layers, caption))
+            parts.append(pictures.heat_map_html(torch.stack(layers), caption, shown.limit(*layers)))
     if getattr(found, "heads", None) is not None and found.heads.numel():
         parts.append(pictures.heat_map_html(found.heads, "Layers downwards, attention heads across: what each head contributed."))
     pictures.page(*parts, title=title, path=path)

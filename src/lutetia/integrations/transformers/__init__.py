@@ -16,6 +16,7 @@ require("transformers", "lutetia.integrations.transformers")
 from lutetia.integrations.transformers.answers import AnswerExplanation, explain_answer  # noqa: E402  (needs transformers)
 from lutetia.integrations.transformers.attention import NAME, register_attention  # noqa: E402
 from lutetia.integrations.transformers.cache import LutetiaCache  # noqa: E402
+from lutetia.integrations.transformers.characters import WholePieces, whole_pieces  # noqa: E402
 from lutetia.integrations.transformers.classes import (  # noqa: E402
     ClassExplanation,
     explain_image_class,
@@ -49,6 +50,7 @@ __all__ = [
     "PagedCache",
     "ShardedCache",
     "TokenExplanation",
+    "WholePieces",
     "explain_answer",
     "explain_image_class",
     "explain_masked_token",
@@ -58,6 +60,7 @@ __all__ = [
     "load_decoder",
     "load_model",
     "register",
+    "whole_pieces",
 ]
 
 

@@ -1,0 +1,74 @@
+"""Characters that a tokenizer splits over several tokens, as byte-level ones split é, emoji and Chinese: together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lutetia.errors import check_tensor, fail
+
+BROKEN = "\N{REPLACEMENT CHARACTER}"  # what most tokenizers write for a part of a character; some write nothing
+MOST = 16  # tokens put together: a character has four bytes at most, but a token may end one and begin the next
+
+
+class WholePieces(NamedTuple):
+    """The text of S tokens in P pieces that can be read: a token, or the tokens of one character."""
+
+    texts: list[str]  # P
+    sizes: list[int]  # P: tokens in each, S in all
+
+    def summed(self, relevance: Tensor) -> Tensor:
+        """Relevance [..., S] of the tokens, added up to that of the pieces [..., P]."""
+        check_tensor("relevance", relevance)
+        if not relevance.dim() or relevance.shape[-1] != sum(self.sizes):
+            fail("relevance", relevance, f"that of {sum(self.sizes)} tokens in its last dimension")
+        places = torch.repeat_interleave(torch.tensor(self.sizes, dtype=torch.long, device=relevance.device))
+        return relevance.new_zeros(*relevance.shape[:-1], len(self.sizes)).index_add(-1, places, relevance)
+
+
+def whole_pieces(tokenizer: Any, tokens: Sequence[int]) -> WholePieces:
+    """The text of each token; tokens that are parts of one character are one piece. Any tokenizer: it is asked to decode."""
+    if isinstance(tokens, str) or not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+        fail("tokens", tokens, "a list of whole numbers")
+    single = [str(tokenizer.decode([token])) for token in tokens]
+    texts, sizes, first = [], [], 0
+    while first < len(tokens):
+        end = first + 1
+        while end < len(tokens) and _may_belong_together(single[end - 1], single[end]):
+            end += 1
+        while first < end:
+            count = _together(tokenizer, tokens[first:end]) if end - first > 1 else 1
+            texts.append(single[first] if count == 1 else tokenizer.decode(list(tokens[first : first + count])))
+            sizes.append(count)
+            first += count
+    return WholePieces(texts, sizes)
+
+
+def _may_belong_together(left: str, right: str) -> bool:
+    """Whether a character may be cut between two tokens: neither could then be written."""
+    return (left.endswith(BROKEN) and right.startswith(BROKEN)) or not (left or right)
+
+
+def _together(tokenizer: Any, tokens: Sequence[int]) -> int:
+    """How many of these tokens make the first text that can be read."""
+
+    def text(first: int, end: int) -> str:
+        return str(tokenizer.decode(list(tokens[first:end])))
+
+    most = min(MOST, len(tokens))
+    alone = text(0, 1)
+    for count in range(1, most + 1):
+        whole = text(0, count)
+        if BROKEN not in whole and (whole.strip() or alone):
+            return count
+    # No character comes of them, or one that was typed as the sign for a broken one: go to where a cut changes nothing.
+    everything = text(0, len(tokens))
+    if not (alone or everything.strip()):  # spaces, of which a tokenizer leaves out the first
+        return 1
+    for count in range(1, most + 1):
+        if text(0, count) + text(count, len(tokens)) == everything:
+            return count
+    return 1
