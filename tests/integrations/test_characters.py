@@ -185,12 +185,16 @@ def test_an_answer_of_split_characters(decoder: Path, tmp_path: Path, capsys: Ca
     for at, rows in enumerate(([0, 1], [2, 3], [4])):
         sums = [sum(told["relevance"][row][place] for row in rows for place in range(first, first + size))
                 for first, size in zip(firsts, every, strict=True)]  # fmt: skip
+        assert told["answer_shown"][at]["own"] == pytest.approx(sums[4 + at], rel=1e-4, abs=1e-5)
+        sums[4 + at :] = [0] * (3 - at)
         assert told["answer_shown"][at]["relevance"] == pytest.approx(sums, rel=1e-4, abs=1e-5)
+    assert [abs(each["own"]) > 1 for each in told["answer_shown"]] == [True, True, False]
     data = re.search(r'id="answer-data">(.*?)</script>', page.read_text("utf-8"))
     assert data is not None
     notes = [row["note"] for row in json.loads(data[1])["rows"]]
     assert notes[0].startswith("'é' had a probability of ")
     assert "the scores of its 2 tokens are" in notes[0]
+    assert f"its own tokens {told['answer_shown'][0]['own']:.3g}." in notes[0]
     assert notes[2].startswith("a part of a character (token ")
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -23,7 +23,8 @@ class ShownAnswer(NamedTuple):
 
     prompt: Shown
     answer: Shown
-    relevance: Tensor  # [Q, P + Q]
+    relevance: Tensor  # [Q, P + Q]: 0 from the piece itself on
+    own: list[float]  # Q: what the first tokens of a split character did for its others
     firsts: list[int]  # Q: the first token of each piece of the answer
     probabilities: list[float]  # Q
 
@@ -69,8 +70,10 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
     total = shown.prompt.pieces.summed(found.total)
     told["shown"] = shown.prompt.told(total)
     told["answer_shown"] = [
-        {"text": text, "tokens": size, "probability": chance, "relevance": row}
-        for text, size, chance, row in zip(*shown.answer.pieces, shown.probabilities, shown.relevance.tolist(), strict=True)
+        {"text": text, "tokens": size, "probability": chance, "relevance": row, "own": own}
+        for text, size, chance, row, own in zip(
+            *shown.answer.pieces, shown.probabilities, shown.relevance.tolist(), shown.own, strict=True
+        )
     ]
     if request.html is not None:
         whole = "Coloured by the sum over the answer: red spoke for it, blue against it."
@@ -102,17 +105,16 @@ def _shown(tokenizer: Any, found: Any) -> ShownAnswer:
     chances = [
         float(found.probabilities[at : at + size].double().prod()) for at, size in zip(firsts, answer.pieces.sizes, strict=True)
     ]
-    shown = ShownAnswer(prompt, answer, found.relevance, firsts, chances)
-    across = shown.every.pieces.summed(found.relevance)
-    return shown._replace(relevance=answer.pieces.summed(across.T).T)
+    shown = ShownAnswer(prompt, answer, found.relevance, [], firsts, chances)
+    whole = answer.pieces.summed(shown.every.pieces.summed(found.relevance).T).T
+    count = len(prompt.texts)
+    return shown._replace(relevance=whole.tril(count - 1), own=whole.diagonal(count).tolist())
 
 
 def _notes(shown: ShownAnswer, found: Any, rule: str) -> list[str]:
     """What a page says of each piece of an answer."""
     notes = []
-    for (text, size), first, chance in zip(
-        zip(*shown.answer.pieces, strict=True), shown.firsts, shown.probabilities, strict=True
-    ):
+    for text, size, first, chance, own in zip(*shown.answer.pieces, shown.firsts, shown.probabilities, shown.own, strict=True):
         tokens = slice(first, first + size)
         above, constants, elsewhere = (float(part[tokens].sum()) for part in (found.explained, found.absorbed, found.elsewhere))
         had = f"{quoted(text, found.answer[first])} had a probability of {chance:.1%}"
@@ -122,21 +124,24 @@ def _notes(shown: ShownAnswer, found: Any, rule: str) -> list[str]:
         rest = f"biases and other constants made {constants:.3g} of this, positions {elsewhere:.3g}"
         if rule not in PRESETS:
             rest = f"gradients miss {constants:.3g} of this"
+        if size > 1:
+            rest += f", its own tokens {own:.3g}" if rule in PRESETS else f", and its own tokens made {own:.3g}"
         notes.append(f"{had}; {score}. Of what is before it, red spoke for it, blue against it; {rest}.")
     return notes
 
 
 def _show(told: dict[str, Any], shown: ShownAnswer, total: Tensor) -> None:
     """The prompt, coloured by what it did for the whole answer; then the answer, and where each of its pieces came from."""
-    screen, prompt, every = console(), shown.prompt, shown.every.texts
+    screen, prompt = console(), shown.prompt
     screen.print(token_strip(screen, prompt.texts, total.tolist(), prompt.special, prompt.limit(total)), end="", soft_wrap=True)
     show_legend(prompt)
     names = [quoted(text, told["answer"][first]) for text, first in zip(shown.answer.texts, shown.firsts, strict=True)]
     widest = max(map(cell_len, names))
+    every = [*map(repr, prompt.texts), *names]
     for at, (name, chance) in enumerate(zip(names, shown.probabilities, strict=True)):
         row = shown.relevance[at, : len(prompt.texts) + at]
         best = row.topk(min(SOURCES, len(row))).indices.tolist()
-        sources = ", ".join(f"{every[place]!r} {float(row[place]):+.3g}" for place in best if float(row[place]) > 0)
+        sources = ", ".join(f"{every[place]} {float(row[place]):+.3g}" for place in best if float(row[place]) > 0)
         line = f"{set_cell_size(name, widest)} {chance:>6.1%}  from {sources or 'nothing that spoke for it'}"
         screen.print(Text(line), soft_wrap=True)
     screen.print(Text(f"shown: what put each token above its strongest rival (rule {told['rule']})"), soft_wrap=True)

@@ -29,7 +29,9 @@ def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str
     `limit`: the magnitude of full colour, by default the largest.
     """
     values, limit = _rows(tokens, rows, limit)
-    head = "".join(f'<th style="font-weight:normal;white-space:pre">{escape(token)}</th>' for token in _shown(tokens))
+    head = "".join(
+        f'<th style="font-weight:normal;white-space:pre;text-align:center">{escape(token)}</th>' for token in _shown(tokens)
+    )
     lines = [f"<tr><th></th>{head}</tr>"]
     for name, row in zip(rows, values, strict=True):
         cells = []

@@ -213,4 +213,4 @@ def _ink(colour: Any) -> str:
 
 
 def _legend(limit: float) -> str:
-    return f"<small>blue −{limit:.3g} · white 0 · red {limit:.3g}</small>"
+    return f'<small style="white-space:nowrap">blue −{limit:.3g} · white 0 · red {limit:.3g}</small>'
