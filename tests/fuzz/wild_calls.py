@@ -11,6 +11,7 @@ import wild_models
 import wild_nn
 import wild_precompute
 import wild_tools
+import wild_transformers
 from wild import Draw, spoiling
 
 GROUPS: dict[str, dict[str, Draw]] = {
@@ -20,6 +21,7 @@ GROUPS: dict[str, dict[str, Draw]] = {
         "models": wild_models.CALLS,
         "nn": wild_nn.CALLS,
         "precompute": wild_precompute.CALLS | wild_tools.CALLS,
+        "transformers": wild_transformers.CALLS,
     }.items()
 }
 GROUPS |= {"lut": calls_lut.CALLS, "nn": calls_nn.CALLS | GROUPS["nn"]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +55,10 @@ def test_weights_that_are_not_there_are_not_drawn(folder: Path) -> None:
     forge(folder, num_hidden_layers=3)
     with pytest.raises(DataError, match=r"its files lack model\.layers\.2\."):
         load_decoder(folder, "eager")
+
+
+def test_nothing_need_be_registered_first(folder: Path) -> None:
+    """In a process of its own: what another test registered would stay."""
+    code = f"from lutetia.integrations.transformers import load_decoder; load_decoder({str(folder)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

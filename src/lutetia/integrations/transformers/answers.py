@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, check_range
+from lutetia.errors import ArgumentError, check_int, fail
+from lutetia.integrations.transformers.checks import check_tokenizer, check_tokens, check_writer, read_text
 from lutetia.integrations.transformers.explaining import (
     Rules,
     attribute_difference,
@@ -67,8 +68,13 @@ def explain_answer(
     model runs and is walked once per token of the answer. `advance(done, all)` is called after each. `rules` are AttnLRP's by
     default.
     """
+    check_writer(model)
+    check_tokenizer(tokenizer)
+    if advance is not None and not callable(advance):
+        fail("advance", advance, "a function of two numbers")
     encoder = bool(model.config.is_encoder_decoder)
     tokens = _prompt(tokenizer, prompt, encoder).to(model.device)
+    check_tokens(model, tokens)
     written = _written(model, tokenizer, tokens, answer)
     count, length = tokens.shape[1], len(written)
     if not encoder:
@@ -108,17 +114,17 @@ def _prompt(tokenizer: Any, prompt: Prompt, encoder: bool) -> Tensor:
         return prompt_tokens(tokenizer, prompt)
     if not prompt:
         raise ArgumentError("the prompt is empty, expected some text")
-    return tokenizer(prompt, return_tensors="pt")["input_ids"].long()
+    return read_text(tokenizer, prompt)["input_ids"].long()
 
 
 def _written(model: Any, tokenizer: Any, tokens: Tensor, answer: str | int) -> list[int]:
     """The tokens of the answer: those of a text, or what the model writes."""
     if isinstance(answer, str):
-        given = tokenizer(answer, add_special_tokens=False)["input_ids"]
-        if not given:
+        if not answer or not (given := read_text(tokenizer, answer, add_special_tokens=False)["input_ids"]).numel():
             raise ArgumentError("the answer is empty, expected some text, or the number of tokens to write")
-        return [int(token) for token in given]
-    check_range("answer", answer, 1, 100_000)
+        check_tokens(model, given)
+        return [int(token) for token in given[0].tolist()]
+    check_int("answer", answer, 1, 100_000)
     most = positions_of(model)
     if most is not None and not model.config.is_encoder_decoder:
         check_length(model, tokens.shape[1] + 1)

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.errors import check_tensor, fail
+from lutetia.errors import check_int, check_tensor, fail
+from lutetia.integrations.transformers.checks import check_tokenizer
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"  # what most tokenizers write for a part of a character; some write nothing
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MOST = 16  # tokens put together: a character has four bytes at most, but a token may end one and begin the next
 
 
@@ -22,7 +24,7 @@ class WholePieces(NamedTuple):
 
     def summed(self, relevance: Tensor) -> Tensor:
         """Relevance [..., S] of the tokens, added up to that of the pieces [..., P]."""
-        check_tensor("relevance", relevance)
+        check_tensor("relevance", relevance, dtype=FLOATS)
         if not relevance.dim() or relevance.shape[-1] != sum(self.sizes):
             fail("relevance", relevance, f"that of {sum(self.sizes)} tokens in its last dimension")
         places = torch.repeat_interleave(torch.tensor(self.sizes, dtype=torch.long, device=relevance.device))
@@ -31,8 +33,11 @@ class WholePieces(NamedTuple):
 
 def whole_pieces(tokenizer: Any, tokens: Sequence[int]) -> WholePieces:
     """The text of each token; tokens that are parts of one character are one piece. Any tokenizer: it is asked to decode."""
-    if isinstance(tokens, str) or not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+    check_tokenizer(tokenizer)
+    if not isinstance(tokens, list | tuple):
         fail("tokens", tokens, "a list of whole numbers")
+    for token in tokens:
+        check_int("one of tokens", token)
     single = [str(tokenizer.decode([token])) for token in tokens]
     texts, sizes, first = [], [], 0
     while first < len(tokens):

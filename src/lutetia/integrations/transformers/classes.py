@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, check_range, did_you_mean
+from lutetia.errors import ArgumentError, describe, did_you_mean, fail
+from lutetia.integrations.transformers.checks import (
+    check_model,
+    check_tokenizer,
+    check_tokens,
+    check_wanted,
+    logits_of,
+    read_text,
+    refuse,
+)
 from lutetia.integrations.transformers.explaining import (
     Rules,
     attribute_difference,
@@ -63,11 +72,16 @@ def explain_text_class(
     Classes are numbers or names. Where they do not exclude each other (`multi_label_classification`, or a single score), the
     score of the target itself is explained. `rules` are AttnLRP's by default.
     """
+    check_model(model)
+    check_tokenizer(tokenizer)
+    if not isinstance(text, str) and not (isinstance(text, list | tuple) and [type(each) for each in text] == [str, str]):
+        fail("text", text, "a text, or a pair of texts")
     texts = (text,) if isinstance(text, str) else tuple(text)
     if not all(each.strip() for each in texts):
         raise ArgumentError("the text is empty, expected some words")
-    inputs = dict(tokenizer(*texts, return_tensors="pt").to(model.device))
+    inputs = dict(read_text(tokenizer, *texts).to(model.device))
     tokens = inputs["input_ids"]
+    check_tokens(model, tokens)
     check_length(model, tokens.shape[1])
     logits, this, that = _classes(model, inputs, target, against)
     found = attribute_difference(model, inputs, _places(this, that), rules, layers=True)
@@ -97,8 +111,14 @@ def explain_image_class(
     rules: Rules = None,
 ) -> ClassExplanation:
     """Explain the class of an image (of pillow, or an array [H, W, C]), as `explain_text_class` does that of a text."""
-    inputs = {"pixel_values": processor(images=image, return_tensors="pt")["pixel_values"].to(model.device, model.dtype)}
-    pixels = inputs["pixel_values"]
+    check_model(model)
+    if not hasattr(processor, "image_mean") and not hasattr(processor, "image_processor"):
+        refuse("processor", processor, "an image processor of transformers")
+    try:
+        pixels = processor(images=image, return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
+    except Exception as error:  # pillow, numpy and torch raise nearly anything for what is no image
+        raise ArgumentError(f"image is {describe(image)}, which the processor refuses: {error}") from error
+    inputs = {"pixel_values": pixels}
     logits, this, that = _classes(model, inputs, target, against)
     found = attribute_difference(model, inputs, _places(this, that), rules)
     given = found[pixels][0].float().sum(0).cpu()
@@ -128,7 +148,7 @@ def _classes(
 ) -> tuple[Tensor, int, int | None]:
     """The scores of the classes, the one to explain, and its rival."""
     with torch.no_grad():
-        logits = model(**inputs).logits[0].float().cpu()
+        logits = logits_of(model, inputs, 2)[0].float().cpu()
     names = names_of(model, len(logits))
     this = int(logits.argmax()) if target is None else class_of("target", target, names)
     if against is not None:
@@ -153,8 +173,8 @@ def names_of(model: Any, count: int) -> list[str]:
 
 def class_of(option: str, wanted: int | str, names: list[str]) -> int:
     """The number of a class, given by name, in any case, or by number."""
+    check_wanted(option, wanted, len(names) - 1)
     if isinstance(wanted, int):
-        check_range(option, wanted, 0, len(names) - 1)
         return wanted
     for same in (str.__eq__, lambda name, other: name.lower() == other.lower()):
         if sum(same(name, wanted) for name in names) == 1:

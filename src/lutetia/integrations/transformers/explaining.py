@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 
 from lutetia import relevance
-from lutetia.errors import ArgumentError, check_choice, check_range, fail
+from lutetia.errors import ArgumentError, check_choice, fail
+from lutetia.integrations.transformers.checks import (
+    check_model,
+    check_prompt,
+    check_tokenizer,
+    check_tokens,
+    check_wanted,
+    check_writer,
+    logits_of,
+    read_text,
+    refuse,
+)
 from lutetia.integrations.transformers.gradients import GRADIENT, GradientResult, gradient_times_input
 
 Rules = relevance.Rules | str | None  # AttnLRP's by default; "gradient" is gradient × input
@@ -53,6 +64,10 @@ def explain_next_token(
     through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default; "gradient" is gradient ×
     input, for comparison.
     """
+    check_writer(model)
+    check_tokenizer(tokenizer)
+    if model.config.is_encoder_decoder:
+        refuse("model", model, "a decoder; explain_answer explains sequence-to-sequence models")
     tokens = prompt_tokens(tokenizer, prompt).to(model.device)
     check_length(model, tokens.shape[1])
     inputs = {"input_ids": tokens, "use_cache": False}
@@ -70,10 +85,14 @@ def explain_masked_token(
     rules: Rules = None,
 ) -> TokenExplanation:
     """Explain what a masked language model puts in place of the one mask in a text; arguments as for `explain_next_token`."""
+    check_model(model)
+    check_tokenizer(tokenizer)
+    if not isinstance(text, str):
+        fail("text", text, "a text with one mask")
     mask = tokenizer.mask_token
     if mask is None:
         fail("tokenizer", "one without a mask token", "that of a masked language model")
-    inputs = dict(tokenizer(text, return_tensors="pt").to(model.device))
+    inputs = dict(read_text(tokenizer, text).to(model.device))
     places = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
     if len(places) != 1:
         raise ArgumentError(f"the text has {len(places)} masks, expected one: write {mask} where a token is to be predicted")
@@ -91,8 +110,9 @@ def _explain_token(
 ) -> TokenExplanation:
     """The token at one position, the target against its rival, as they are wanted."""
     tokens = inputs["input_ids"]
+    check_tokens(model, tokens)
     with torch.no_grad():
-        logits = model(**inputs).logits[0, place].float().cpu()
+        logits = logits_of(model, inputs, 3)[0, place].float().cpu()
     prediction = int(logits.argmax())
     target, against = wanted
     this = prediction if target is None else token_of("target", target, tokenizer, logits)
@@ -134,6 +154,8 @@ def attribute_difference(
     if isinstance(rules, str):
         check_choice("rules", rules, (GRADIENT,))
         return gradient_times_input(model, inputs, difference)
+    if rules is not None and not isinstance(rules, relevance.Rules):
+        fail("rules", rules, "relevance.Rules, or 'gradient'")
     options["recompute"] = len(relevance.blocks(model)) > 1
     return relevance.attribute(model, inputs, difference, relevance.presets.attnlrp() if rules is None else rules, **options)
 
@@ -151,15 +173,19 @@ def layers_by_token(found: relevance.Result | GradientResult, count: int) -> Ten
 
 def prompt_tokens(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]]) -> Tensor:
     """A prompt, or messages in the tokenizer's template, as a decoder is given it, int64 [1, S]: begun as it wants, not ended."""
+    check_prompt(prompt)
     if isinstance(prompt, str):
-        tokens = tokenizer(prompt, return_tensors="pt")["input_ids"].long()
+        tokens = read_text(tokenizer, prompt)["input_ids"].long()
         ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None}
         while tokens.shape[1] > 1 and int(tokens[0, -1]) in ends and not prompt.endswith(tokenizer.decode(tokens[0, -1:])):
             tokens = tokens[:, :-1]
     else:
         if tokenizer.chat_template is None:
             fail("prompt", "a list of messages", "a text, because the tokenizer has no chat template")
-        told = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        try:
+            told = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        except Exception as error:  # a template raises what it likes
+            raise ArgumentError(f"the chat template refuses the messages: {error}") from error
         tokens = told["input_ids"].long()
     if not tokens.numel() or not prompt:
         raise ArgumentError("the prompt is empty, expected some text")
@@ -186,8 +212,8 @@ def pieces_of(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
 
 def token_of(name: str, token: int | str, tokenizer: Any, logits: Tensor) -> int:
     """The number of a token: for text, with or without a space before it, whichever the model finds more likely."""
+    check_wanted(name, token, len(logits) - 1)
     if isinstance(token, int):
-        check_range(name, token, 0, len(logits) - 1)
         return token
     ways = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (token, f" {token}")]
     single = [way[0] for way in ways if len(way) == 1 and way[0] < len(logits)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, check_range, fail
+from lutetia.errors import ArgumentError, check_int, check_range, fail
 from lutetia.integrations.transformers.answers import AnswerExplanation, answer_logits
 from lutetia.integrations.transformers.classes import ClassExplanation
 from lutetia.integrations.transformers.explaining import TokenExplanation
@@ -45,7 +45,12 @@ def leave_out(
     explained token, or of the explained class.
     """
     check_range("fraction", fraction, 0, 1)
-    check_range("draws", draws, 1, 10_000)
+    check_int("draws", draws, 1, 10_000)
+    check_int("seed", seed, 0, 2**63 - 1)
+    if not isinstance(model, torch.nn.Module):
+        fail("model", model, "the model that was explained")
+    if not all(hasattr(tokenizer, name) for name in ("all_special_ids", "mask_token_id")):
+        fail("tokenizer", tokenizer, "a tokenizer of transformers")
     tokens, relevance, score = _subject(model, tokenizer, found)
     special = set(tokenizer.all_special_ids)
     places = [place for place, token in enumerate(tokens) if token not in special]

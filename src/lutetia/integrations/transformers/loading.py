@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from lutetia.errors import DataError, require
 from lutetia.integrations.transformers.attention import NAME, register_attention
+from lutetia.integrations.transformers.checks import check_folder
 from lutetia.integrations.transformers.models import register_models
 
 NEXT_TOKEN, MASKED_TOKEN, ANSWER, TEXT_CLASS, IMAGE_CLASS = "next token", "masked token", "answer", "text class", "image class"
@@ -38,12 +40,15 @@ class LoadedModel(NamedTuple):
 
 
 def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
-    """The model, in eval mode, and its tokenizer, which pads on the left.
+    """The model, in eval mode, and its tokenizer, which pads on the left. Lutetia's attention is registered for it.
 
     `folder` is what `save_pretrained` wrote, with a tokenizer in it, or has a single GGUF file, which needs the package gguf.
     """
-    options = _options(Path(folder))
-    model, tokenizer = _read(Path(folder), "AutoModelForCausalLM", options, attn_implementation=attn_implementation, dtype=dtype)
+    register_attention()
+    register_models()
+    folder = check_folder(folder)
+    options = _options(folder)
+    model, tokenizer = _read(folder, "AutoModelForCausalLM", options, attn_implementation=attn_implementation, dtype=dtype)
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -54,7 +59,7 @@ def load_model(folder: str | Path) -> LoadedModel:
     """A language model, or a classifier of texts or images, in float32: what its config says it is."""
     register_attention()
     register_models()
-    folder = Path(folder)
+    folder = check_folder(folder)
     options = _options(folder)
     task, loader = (NEXT_TOKEN, "") if "gguf_file" in options else _task_of(folder, options)
     if task == NEXT_TOKEN:
@@ -80,7 +85,7 @@ def _task_of(folder: Path, options: dict[str, Any]) -> tuple[str, str]:
 
 def _options(folder: Path) -> dict[str, Any]:
     """How transformers reads a folder: from disk, without running code from it."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # which is false, too, for a name that the system refuses
         raise DataError(f"{folder} is not a folder, expected one with config.json and model.safetensors, or with a GGUF file")
     # False, and not left out: transformers would ask on the terminal whether to run code from the folder.
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}

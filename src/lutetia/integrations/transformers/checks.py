@@ -1,0 +1,86 @@
+"""What explanations ask of their arguments, before a model runs; and what a model or a tokenizer says when it refuses them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torch import Tensor, nn
+
+from lutetia.errors import ArgumentError, check_int, fail
+
+
+def refuse(name: str, value: Any, expected: str) -> NoReturn:
+    """As `fail` does; what belongs to transformers is named by its class, for it describes itself in many lines."""
+    kind = type(value)
+    if isinstance(value, nn.Module) or kind.__module__.startswith("transformers."):
+        raise ArgumentError(f"{name} is {kind.__name__}, expected {expected}")
+    fail(name, value, expected)
+
+
+def check_model(model: Any) -> None:
+    """A model of transformers, also one that another package has wrapped."""
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        refuse("model", model, "a model of transformers")
+
+
+def check_writer(model: Any) -> None:
+    """A decoder or a sequence-to-sequence model."""
+    check_model(model)
+    if not (hasattr(model, "can_generate") and model.can_generate()):
+        refuse("model", model, "one that writes text: a decoder or a sequence-to-sequence model")
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """It reads texts, and writes tokens as text."""
+    if not callable(tokenizer) or not all(hasattr(tokenizer, name) for name in ("decode", "eos_token_id")):
+        refuse("tokenizer", tokenizer, "a tokenizer of transformers")
+
+
+def check_tokens(model: Any, tokens: Tensor) -> None:
+    """Tokens [1, S] of this model's vocabulary: another model's tokenizer may know more of them."""
+    table = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    count = getattr(table, "num_embeddings", None)
+    if isinstance(count, int) and tokens.numel() and int(tokens.max()) >= count:
+        raise ArgumentError(f"the text has token {int(tokens.max())}, and the model knows {count}, expected its own tokenizer")
+
+
+def check_prompt(prompt: Any) -> None:
+    """A text, or messages."""
+    messages = isinstance(prompt, Sequence) and not isinstance(prompt, bytes)
+    if not isinstance(prompt, str) and not (messages and all(isinstance(each, Mapping) for each in prompt)):
+        fail("prompt", prompt, 'a text, or a list of messages such as {"role": "user", "content": "..."}')
+
+
+def check_wanted(name: str, wanted: Any, highest: int) -> None:
+    """A token or a class, by its number or by name."""
+    if not isinstance(wanted, str):
+        check_int(name, wanted, 0, highest)
+
+
+def check_folder(folder: Any) -> Path:
+    """A path; that it is one of a folder is seen later."""
+    if not isinstance(folder, str | os.PathLike):
+        fail("folder", folder, "the path of a folder")
+    return Path(folder)
+
+
+def read_text(tokenizer: Any, *texts: str, **options: Any) -> Any:
+    """What a tokenizer makes of texts, as tensors."""
+    try:
+        return tokenizer(*texts, return_tensors="pt", **options)
+    except (TypeError, ValueError) as error:  # of a text that is no Unicode
+        raise ArgumentError(f"the tokenizer refuses the text {texts[0][:80]!r}: {error}") from error
+
+
+def logits_of(model: Any, inputs: Mapping[str, Any], dims: int) -> Tensor:
+    """The scores that a model gives, with so many dimensions: [1, S, vocab], or [1, classes]."""
+    try:
+        logits = model(**inputs).logits
+    except (AttributeError, TypeError, ValueError) as error:  # of a model that reads something else
+        raise ArgumentError(f"model is {type(model).__name__}, which refuses {', '.join(inputs)}: {error}") from error
+    if logits.dim() != dims:
+        refuse("model", model, f"one that gives scores {'of tokens' if dims == 3 else 'of classes'}")
+    return logits
