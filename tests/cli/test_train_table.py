@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
+from sklearn.metrics import log_loss
 
 from lutetia._shared.numbers import short_number
 from lutetia.cli import build, build_tables, main
@@ -304,6 +305,13 @@ def test_classes_in_natural_order_and_models_that_have_another(
         assert estimator.score(frame[["size", "b"]], frame["kind"]) > 0.9
         names = [estimator.classes_[number] for number in estimator._target(frame["kind"].to_numpy())]
         assert names == frame["kind"].tolist()
+        assert estimator.classes_.tolist() == sorted(estimator.classes_)  # as metrics take the columns of probabilities
+        assert log_loss(frame["kind"], estimator.predict_proba(frame[["size", "b"]])) < 1.0
+        estimator.save(tmp_path / f"{run.name} saved")
+        again = LUTClassifier.load(tmp_path / f"{run.name} saved")
+        assert again.predict(frame[["size", "b"]]).tolist() == estimator.predict(frame[["size", "b"]]).tolist()
+        explained = estimator.explain(frame[["size", "b"]][:1], target="type 10")
+        assert load(run).metadata["classes"][explained.targets[0]] == "type 10"
     (tmp_path / "a.csv").write_text(f"size,b,kind\n{rows}3,3,type 99\n")
     assert "has the class 'type 99', which the model was not trained on" in error(capsys, "evaluate", tmp_path / "new")
 

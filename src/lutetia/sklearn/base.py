@@ -233,7 +233,8 @@ class TabularEstimator(BaseEstimator):
     def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:
         """The fitted tables as C99, the text of `model.c` and `model.h`: no floating point, no heap.
 
-        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); it gives the number of the class in `classes_`.
+        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); it gives the number of the class in `classes_`,
+        or of a run of `lutetia train` the number that the class has there.
         A regressor gives a whole number, to be multiplied by `model_.network(weight_bits).graph.output_edge.scale[0]`; so does
         its circuit.
         """

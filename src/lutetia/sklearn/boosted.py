@@ -90,7 +90,8 @@ class BoostedEstimator(TabularEstimator):
 class ClassifierTarget(ClassifierMixin):
     """Classes of any kind as numbers, and back."""
 
-    classes_: Array
+    classes_: Array  # sorted, as scikit-learn's metrics expect
+    _order: Array | None = None  # the output of the model for each of them, where a run of `lutetia train` has another order
 
     def _target(self, y: Any, reset: bool = False) -> Array:
         y = column_or_1d(y, warn=True)
@@ -98,6 +99,7 @@ class ClassifierTarget(ClassifierMixin):
             assert_all_finite(y, input_name="y", estimator_name=type(self).__name__) if y.dtype.kind == "f" else _check_objects(y)
         check_classification_targets(y)
         if reset:
+            self._order = None
             self.classes_, numbers = np.unique(y, return_inverse=True)
             if len(self.classes_) < 2:
                 raise ValueError(
@@ -107,8 +109,7 @@ class ClassifierTarget(ClassifierMixin):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(f"y of eval_set holds the class {unknown.tolist()[0]!r}, which is not in the training data")
-        order = np.argsort(self.classes_)  # those of a run of `lutetia train` are not sorted as text
-        return order[np.searchsorted(self.classes_, y, sorter=order)].astype(np.int64)
+        return np.searchsorted(self.classes_, y).astype(np.int64)
 
     def _weighted(self, rows: TabularRows) -> TabularRows:
         """The rows with class_weight in their weights."""
@@ -128,7 +129,11 @@ class ClassifierTarget(ClassifierMixin):
         numbers = [number for number, value in enumerate(self.classes_.tolist()) if value == target]
         if not numbers:
             raise ValueError(f"target is {target!r}, expected one of the classes {self.classes_.tolist()}")
-        return numbers[0]
+        return numbers[0] if self._order is None else int(self._order[numbers[0]])
+
+    def _scores(self, X: Any) -> Array:
+        scores = super()._scores(X)
+        return scores if self._order is None else scores[:, self._order]
 
     def predict(self, X: Any) -> Array:
         """The most probable class of each sample, [n]."""
@@ -153,12 +158,15 @@ class ClassifierTarget(ClassifierMixin):
 
     def _state(self) -> dict[str, Any]:
         kind = self.classes_.dtype.kind
-        return {**super()._state(), "class_kind": kind, "classes": [_json(each) for each in self.classes_.tolist()]}
+        classes = self.classes_ if self._order is None else self.classes_[np.argsort(self._order)]
+        return {**super()._state(), "class_kind": kind, "classes": [_json(each) for each in classes.tolist()]}
 
     def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
         super()._restore(model, state)
         kinds = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": bool, "U": None, "O": object}
-        self.classes_ = np.array(state["classes"], dtype=kinds[state["class_kind"]])
+        classes = np.array(state["classes"], dtype=kinds[state["class_kind"]])
+        order = np.argsort(classes, kind="stable")
+        self.classes_, self._order = classes[order], None if (order == np.arange(len(order))).all() else order
 
 
 class LUTClassifier(ClassifierTarget, BoostedEstimator):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_int, fail
-from lutetia.integrations.transformers.checks import check_tokenizer, check_tokens, check_writer, read_text
+from lutetia.integrations.transformers.checks import check_tokenizer, check_tokens, check_writer, tokenized
 from lutetia.integrations.transformers.explaining import (
     Rules,
     attribute_difference,
@@ -114,13 +114,13 @@ def _prompt(tokenizer: Any, prompt: Prompt, encoder: bool) -> Tensor:
         return prompt_tokens(tokenizer, prompt)
     if not prompt:
         raise ArgumentError("the prompt is empty, expected some text")
-    return read_text(tokenizer, prompt)["input_ids"].long()
+    return tokenized(tokenizer, prompt)["input_ids"].long()
 
 
 def _written(model: Any, tokenizer: Any, tokens: Tensor, answer: str | int) -> list[int]:
     """The tokens of the answer: those of a text, or what the model writes."""
     if isinstance(answer, str):
-        if not answer or not (given := read_text(tokenizer, answer, add_special_tokens=False)["input_ids"]).numel():
+        if not answer or not (given := tokenized(tokenizer, answer, add_special_tokens=False)["input_ids"]).numel():
             raise ArgumentError("the answer is empty, expected some text, or the number of tokens to write")
         check_tokens(model, given)
         return [int(token) for token in given[0].tolist()]

@@ -67,7 +67,7 @@ def check_folder(folder: Any) -> Path:
     return Path(folder)
 
 
-def read_text(tokenizer: Any, *texts: str, **options: Any) -> Any:
+def tokenized(tokenizer: Any, *texts: str, **options: Any) -> Any:
     """What a tokenizer makes of texts, as tensors."""
     try:
         return tokenizer(*texts, return_tensors="pt", **options)

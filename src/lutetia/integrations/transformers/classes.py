@@ -15,8 +15,8 @@ from lutetia.integrations.transformers.checks import (
     check_tokens,
     check_wanted,
     logits_of,
-    read_text,
     refuse,
+    tokenized,
 )
 from lutetia.integrations.transformers.explaining import (
     Rules,
@@ -79,7 +79,7 @@ def explain_text_class(
     texts = (text,) if isinstance(text, str) else tuple(text)
     if not all(each.strip() for each in texts):
         raise ArgumentError("the text is empty, expected some words")
-    inputs = dict(read_text(tokenizer, *texts).to(model.device))
+    inputs = dict(tokenized(tokenizer, *texts).to(model.device))
     tokens = inputs["input_ids"]
     check_tokens(model, tokens)
     check_length(model, tokens.shape[1])

@@ -19,8 +19,8 @@ from lutetia.integrations.transformers.checks import (
     check_wanted,
     check_writer,
     logits_of,
-    read_text,
     refuse,
+    tokenized,
 )
 from lutetia.integrations.transformers.gradients import GRADIENT, GradientResult, gradient_times_input
 
@@ -92,7 +92,7 @@ def explain_masked_token(
     mask = tokenizer.mask_token
     if mask is None:
         fail("tokenizer", "one without a mask token", "that of a masked language model")
-    inputs = dict(read_text(tokenizer, text).to(model.device))
+    inputs = dict(tokenized(tokenizer, text).to(model.device))
     places = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
     if len(places) != 1:
         raise ArgumentError(f"the text has {len(places)} masks, expected one: write {mask} where a token is to be predicted")
@@ -175,7 +175,7 @@ def prompt_tokens(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]]) -> 
     """A prompt, or messages in the tokenizer's template, as a decoder is given it, int64 [1, S]: begun as it wants, not ended."""
     check_prompt(prompt)
     if isinstance(prompt, str):
-        tokens = read_text(tokenizer, prompt)["input_ids"].long()
+        tokens = tokenized(tokenizer, prompt)["input_ids"].long()
         ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None}
         while tokens.shape[1] > 1 and int(tokens[0, -1]) in ends and not prompt.endswith(tokenizer.decode(tokens[0, -1:])):
             tokens = tokens[:, :-1]
