@@ -23,6 +23,7 @@ from lutetia.cli.hf_shared import (
     show_left_out,
     show_legend,
     shown_tokens,
+    told_of,
     write_token_page,
 )
 from lutetia.cli.inputs import exists
@@ -102,11 +103,7 @@ def _token(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool
     chances = found.logits.double().softmax(0)
     names = {token: tokenizer.decode([token]) for token in (found.prediction, found.target, found.against)}
     told = {
-        "kind": "transformers",
-        "model": model.config.model_type,
-        "rule": request.rule,
-        "tokens": found.tokens,
-        "pieces": found.pieces,
+        **told_of(model, request, found),
         "prediction": found.prediction,
         "prediction_text": names[found.prediction],
         "probability": float(chances[found.prediction]),

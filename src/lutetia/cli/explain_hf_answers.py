@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from torch import Tensor
 
-from lutetia.cli.hf_shared import HfRequest, Shown, left_out, quoted, rules_of, show_left_out, show_legend, shown_tokens
+from lutetia.cli.hf_shared import HfRequest, Shown, left_out, quoted, rules_of, show_left_out, show_legend, shown_tokens, told_of
 from lutetia.cli.pictures import token_strip
 from lutetia.cli.show import Progress, console
 from lutetia.relevance import answer_pictures, layer_pictures
@@ -48,11 +48,7 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
             model, tokenizer, prompt, request.answer, rules_of(request), lambda done, _: bar.advance(done - bar.done)
         )
     told = {
-        "kind": "transformers",
-        "model": model.config.model_type,
-        "rule": request.rule,
-        "tokens": found.tokens,
-        "pieces": found.pieces,
+        **told_of(model, request, found),
         "answer": found.answer,
         "answer_pieces": found.answer_pieces,
         "answer_text": tokenizer.decode(found.answer, skip_special_tokens=True),

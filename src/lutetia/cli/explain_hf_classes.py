@@ -9,17 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from lutetia._shared.markup import Html, tag
-from lutetia.cli.hf_shared import (
-    HfRequest,
-    apart,
-    left_out,
-    rows_of,
-    rules_of,
-    show_left_out,
-    show_legend,
-    shown_tokens,
-    write_token_page,
-)
+from lutetia.cli import hf_shared
 from lutetia.cli.pictures import heat_map, token_strip
 from lutetia.cli.show import console, one_line
 from lutetia.relevance import layer_pictures, pictures
@@ -30,18 +20,18 @@ WIDEST = 60  # pixels across that a terminal shows
 LARGEST = 50_000_000  # pixels of an image
 
 
-def explain_hf_text(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool) -> dict[str, Any]:
+def explain_hf_text(model: Any, tokenizer: Any, text: str, request: hf_shared.HfRequest, show: bool) -> dict[str, Any]:
     """The class of a text."""
     from lutetia.integrations.transformers import explain_text_class
 
-    found = explain_text_class(model, tokenizer, text, request.target, request.against, rules_of(request))
+    found = explain_text_class(model, tokenizer, text, request.target, request.against, hf_shared.rules_of(request))
     told = {**_told(model, found, request), "tokens": found.tokens, "pieces": found.pieces, "layers": found.layers.tolist()}
-    told["left_out"] = left_out(model, tokenizer, found, request)
-    shown = shown_tokens(tokenizer, found.tokens)
-    rows = rows_of(shown, found)
+    told["left_out"] = hf_shared.left_out(model, tokenizer, found, request)
+    shown = hf_shared.shown_tokens(tokenizer, found.tokens)
+    rows = hf_shared.rows_of(shown, found)
     told["shown"] = shown.told(rows["input"])
     if request.html is not None:
-        write_token_page(request.html, _title(told), shown, rows, found, RULES[request.rule].about)
+        hf_shared.write_token_page(request.html, _title(told), shown, rows, found, RULES[request.rule].about)
     if request.png is not None:
         limit = shown.limit(*rows.values())
         layer_pictures.layer_picture(shown.texts, rows, path=request.png, title=_title(told), limit=limit)
@@ -49,19 +39,19 @@ def explain_hf_text(model: Any, tokenizer: Any, text: str, request: HfRequest, s
         screen, values = console(), rows["input"]
         strip = token_strip(screen, shown.texts, values.tolist(), shown.special, shown.limit(values))
         screen.print(strip, end="", soft_wrap=True)
-        show_legend(shown)
+        hf_shared.show_legend(shown)
         _show_end(told)
-        show_left_out(told)
+        hf_shared.show_left_out(told)
     return told
 
 
-def explain_hf_image(model: Any, processor: Any, path: Path, request: HfRequest, show: bool) -> dict[str, Any]:
+def explain_hf_image(model: Any, processor: Any, path: Path, request: hf_shared.HfRequest, show: bool) -> dict[str, Any]:
     """The class of an image."""
     from lutetia.integrations.transformers import explain_image_class
 
     channels = getattr(model.config, "num_channels", 3)
     pixels = read_pixels(path, "L" if channels == 1 else "RGB", _check_size)
-    found = explain_image_class(model, processor, pixels, request.target, request.against, rules_of(request))
+    found = explain_image_class(model, processor, pixels, request.target, request.against, hf_shared.rules_of(request))
     told = _told(model, found, request)
     if request.html is not None or request.png is not None:
         picture = pictures.heat_map(found.relevance, found.pixels, path=request.png, title=_title(told))
@@ -95,7 +85,7 @@ def _data(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
-def _told(model: Any, found: Any, request: HfRequest) -> dict[str, Any]:
+def _told(model: Any, found: Any, request: hf_shared.HfRequest) -> dict[str, Any]:
     return {
         "kind": "transformers",
         "model": model.config.model_type,
@@ -129,4 +119,4 @@ def _show_end(told: dict[str, Any]) -> None:
         if above
         else (f"what made the score of {one_line(told['target_name'])}, {told['explained']:.4g}")
     )
-    console().print(Text(f"{said}; shown: {compared}, {apart(told)} (rule {told['rule']})"), soft_wrap=True)
+    console().print(Text(f"{said}; shown: {compared}, {hf_shared.apart(told)} (rule {told['rule']})"), soft_wrap=True)

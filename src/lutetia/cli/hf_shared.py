@@ -138,3 +138,9 @@ def write_token_page(path: Path, title: str, shown: Shown, rows: dict[str, Tenso
     if getattr(found, "heads", None) is not None and found.heads.numel():
         parts.append(pictures.heat_map_html(found.heads, "Layers downwards, attention heads across: what each head contributed."))
     pictures.page(*parts, title=title, path=path)
+
+
+def told_of(model: Any, request: HfRequest, found: Any) -> dict[str, Any]:
+    """How `--json` begins: the model, the rule, and the tokens of what was explained."""
+    named = {"kind": "transformers", "model": model.config.model_type, "rule": request.rule}
+    return {**named, "tokens": found.tokens, "pieces": found.pieces}

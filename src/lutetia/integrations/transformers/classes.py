@@ -83,23 +83,10 @@ def explain_text_class(
     tokens = inputs["input_ids"]
     check_tokens(model, tokens)
     check_length(model, tokens.shape[1])
-    logits, this, that = _classes(model, inputs, target, against)
-    found = attribute_difference(model, inputs, _places(this, that), rules, layers=True)
+    decided = _classes(model, inputs, target, against)
+    found = attribute_difference(model, inputs, _places(*decided[1:]), rules, layers=True)
     ids, given = tokens[0].tolist(), found[tokens][0].float().cpu()
-    return ClassExplanation(
-        names_of(model, len(logits)),
-        logits,
-        this,
-        that,
-        exclusive(model, len(logits)),
-        int(logits.argmax()),
-        given,
-        float(found.report.absorbed),
-        ended_elsewhere(found, given),
-        ids,
-        pieces_of(tokenizer, ids),
-        layers_by_token(found, len(ids)),
-    )
+    return _explanation(model, decided, found, given, ids, pieces_of(tokenizer, ids), layers_by_token(found, len(ids)))
 
 
 def explain_image_class(
@@ -119,24 +106,18 @@ def explain_image_class(
     except Exception as error:  # pillow, numpy and torch raise nearly anything for what is no image
         raise ArgumentError(f"image is {describe(image)}, which the processor refuses: {error}") from error
     inputs = {"pixel_values": pixels}
-    logits, this, that = _classes(model, inputs, target, against)
-    found = attribute_difference(model, inputs, _places(this, that), rules)
+    decided = _classes(model, inputs, target, against)
+    found = attribute_difference(model, inputs, _places(*decided[1:]), rules)
     given = found[pixels][0].float().sum(0).cpu()
-    return ClassExplanation(
-        names_of(model, len(logits)),
-        logits,
-        this,
-        that,
-        exclusive(model, len(logits)),
-        int(logits.argmax()),
-        given,
-        float(found.report.absorbed),
-        ended_elsewhere(found, given),
-        [],
-        [],
-        torch.zeros(0, 0),
-        pixels[0].float().cpu(),
-    )
+    return _explanation(model, decided, found, given, [], [], torch.zeros(0, 0), pixels[0].float().cpu())
+
+
+def _explanation(model: Any, decided: tuple[Tensor, int, int | None], found: Any, given: Tensor, *parts: Any) -> ClassExplanation:
+    """What was decided (logits, the class, the other one), what it was explained by, and `parts` of the input."""
+    logits, this, that = decided
+    n_classes, prediction = len(logits), int(logits.argmax())
+    which = (names_of(model, n_classes), logits, this, that, exclusive(model, n_classes), prediction)
+    return ClassExplanation(*which, given, float(found.report.absorbed), ended_elsewhere(found, given), *parts)
 
 
 def _places(this: int, that: int | None) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
