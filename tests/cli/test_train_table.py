@@ -16,7 +16,6 @@ from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 from sklearn.metrics import log_loss
 
-from lutetia._shared.numbers import short_number
 from lutetia.cli import build, build_tables, main
 from lutetia.errors import DataError
 from lutetia.models import load
@@ -355,85 +354,6 @@ def test_evaluate_names_the_columns_that_matter(towns: Path, folder: Path, tmp_p
     assert "columns that matter: how far the RMSE rises when one is shuffled" in capsys.readouterr().out
     told(capsys, "train", folder / "digits", "--out", tmp_path / "digits", "--set", "fit.n_tables=5")
     assert "columns" not in told(capsys, "evaluate", tmp_path / "digits")  # pixels have no names
-
-
-def test_numbers_have_intervals(tmp_path: Path, capsys: Capture) -> None:
-    """Nine in ten new rows lie inside, whatever the noise; errors of the test rows say how wide that is."""
-    random = np.random.default_rng(0)
-    x = random.normal(size=(3000, 2))
-    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "size": 3 * x[:, 0] + random.laplace(0, 2, 3000)})
-    frame[:1500].to_csv(tmp_path / "known.csv", index=False)
-    frame[1500:].to_csv(tmp_path / "new.csv", index=False)
-    run = tmp_path / "run"
-    assert main(["train", str(tmp_path / "known.csv"), "--out", str(run), "--set", "fit.n_tables=60"]) == 0
-    error_90 = load(run).metadata["error_90"]
-    assert f", 9 of 10 rows within ±{error_90:.4g}" in capsys.readouterr().out
-    rows = told(capsys, "predict", run, tmp_path / "new.csv", "--csv", tmp_path / "out.csv")["predictions"]
-    inside = np.mean([each["low"] <= size <= each["high"] for each, size in zip(rows, frame["size"][1500:], strict=True)])
-    assert 0.86 < inside < 0.94
-    written = pandas.read_csv(tmp_path / "out.csv")
-    assert list(written.columns) == ["input", "size", "size low", "size high"]
-    np.testing.assert_allclose(written["size high"] - written["size"], error_90)
-    (typed,) = told(capsys, "predict", run, "0.5,0.5")["predictions"]
-    assert main(["predict", str(run), "0.5,0.5"]) == 0
-    between = f"size {typed['value']:.6g}, {typed['low']:.6g} to {typed['high']:.6g} in 9 of 10 cases"
-    assert between in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "sign", "text"),
-    [
-        (29147.3, 4, False, "29,150"), (-29147.3, 3, True, "-29,100"), (9999.4, 4, True, "+9999"),
-        (0.001234, 3, True, "+0.00123"),
-        (1234567.8, 6, False, "1,234,570"), (270549.2, 6, False, "270549"), (2e20, 4, False, "2e+20"), (0.0, 4, False, "0"),
-        (float("nan"), 4, False, "nan"),
-    ],
-)  # fmt: skip
-def test_numbers_on_a_screen(value: float, digits: int, sign: bool, text: str) -> None:
-    assert short_number(value, digits, sign) == text
-
-
-def test_large_numbers_are_written_out(tmp_path: Path, capsys: Capture) -> None:
-    random = np.random.default_rng(0)
-    x = random.normal(size=(200, 2))
-    frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "price": 3e6 + 1e6 * x[:, 0] + 1e5 * random.normal(size=200)})
-    frame.to_csv(tmp_path / "a.csv", index=False)
-    run = str(tmp_path / "run")
-    assert main(["train", str(tmp_path / "a.csv"), "--out", run, "--set", "fit.n_tables=60"]) == 0
-    for command in (["predict", "0.5,0.5"], ["explain", "0.5,0.5"], ["evaluate"], ["info"]):
-        assert main([command[0], run, *command[1:]]) == 0
-    screen = capsys.readouterr().out
-    assert "e+0" not in screen
-    assert "predicts   price, 9 of 10 test rows within ±" in screen
-    assert "classes" not in screen
-
-
-def test_large_numbers_are_written_out_on_pages(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error of a regression on the page of a build, and thresholds and values of columns on that of an explanation."""
-    monkeypatch.setattr(build, "CHECK", ())
-    random = np.random.default_rng(0)
-    income = random.integers(1_000_000, 9_000_000, size=300)
-    price = 3 * income + random.integers(0, 5_000_000, size=300)
-    pandas.DataFrame({"income": income, "b": random.random(300), "price": price}).to_csv(tmp_path / "a.csv", index=False)
-    run, circuit = str(tmp_path / "run"), tmp_path / "circuit"
-    told(capsys, "train", tmp_path / "a.csv", "--out", run, "--set", "fit.n_tables=20")
-    assert main(["build", run, "--out", str(circuit), "--tables", "8"]) == 0
-    rmse = short_number(json.loads((circuit / "report.json").read_text())["accuracy"]["float_rmse"])
-    assert "," in rmse
-    screen, page = capsys.readouterr().out, (circuit / "summary.html").read_text()
-    assert f"model {rmse}, " in screen
-    assert "e+0" not in screen
-    assert rmse in page
-    assert "e+0" not in page[page.index("<body") :]
-    kinds = np.where(income > 5_000_000, "high", "low")
-    pandas.DataFrame({"income": income, "b": random.random(300), "kind": kinds}).to_csv(tmp_path / "b.csv", index=False)
-    told(capsys, "train", tmp_path / "b.csv", "--out", tmp_path / "kinds", "--set", "fit.n_tables=20")
-    assert main(["explain", str(tmp_path / "kinds"), str(tmp_path / "b.csv"), "--html", str(tmp_path / "why.html")]) == 0
-    screen, page = capsys.readouterr().out, (tmp_path / "why.html").read_text()
-    value = f"income = {short_number(income[0], 6)}"
-    for shown in (screen, page[page.index("<body") :]):
-        assert value in shown
-        assert "e+0" not in shown
 
 
 def test_long_lists_of_categories_are_shortened(tmp_path: Path, capsys: Capture) -> None:
