@@ -12,6 +12,8 @@ take turns. In the same run: every backend of scaled_dot_product_attention, and 
     cascade   64 rows with 8k tokens in common and 128 of their own: at least 10 times as fast with the prefix read once
     latent    keys of 576 numbers whose first 512 are the value: 85% of the read rate
 
+Where `import flashinfer` works, FlashInfer has columns of its own (flashinfer_peer.py); nothing is claimed of it.
+
 Graph replays and eager calls of both are printed; eagerly Python's launching counts.
 
     lutetia bench decode_attention [--quick] [--json] [--save] [-- --only WORD]
@@ -23,6 +25,8 @@ import statistics
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -30,6 +34,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+import flashinfer_peer
 from decode_serving import cascade, chunk, latent
 from gpu_timing import in_turns as medians_in_turns
 from gpu_timing import several, timed
@@ -37,6 +42,7 @@ from lutetia.attention import decode_attention
 from results import Row, finish, needs_cuda, options_of, peer, progress, result, table
 
 NEEDS = ("cuda",)
+KERNELS = ("CUDA cores", "tensor cores", "XQA")  # of FlashInfer
 H_Q, H_KV, D = 32, 8, 128
 SHAPES = {"B1 8k": (1, 8192), "B1 128k": (1, 131072), "B8 8k": (8, 8192), "B32 4k": (32, 4096), "B64 8k": (64, 8192)}
 RAGGED = {"B8 8k": (8, 8192), "B32 4k": (32, 4096), "B64 8k": (64, 8192)}
@@ -88,13 +94,21 @@ def main(argv: list[str] | None = None) -> int:
         "chunks": [chunk(sizes, heads, captured, in_turns) for _, sizes in chosen("chunks", CHUNKS, options, TINY)],
     }
     rows |= serving_rows
-    times = dict.fromkeys(("Lutetia", *(f"SDPA {backend}" for backend in BACKENDS)), "µs")
-    masked = dict.fromkeys(("Lutetia", *(f"SDPA {backend}, masked" for backend in BACKENDS), "cuDNN, true lengths"), "µs")
+    has_flashinfer = flashinfer_peer.flashinfer is not None
+    theirs = tuple(f"FlashInfer {kernel}" for kernel in KERNELS) if has_flashinfer else ()
+    beside = {"FlashInfer": "µs", "FlashInfer / Lutetia": "x"} if has_flashinfer else {}
+    times = dict.fromkeys(("Lutetia", *(f"SDPA {backend}" for backend in BACKENDS), *theirs), "µs")
+    masked = dict.fromkeys(
+        ("Lutetia", *(f"SDPA {backend}, masked" for backend in BACKENDS), *theirs, "cuDNN, true lengths"), "µs"
+    )
+    served_times = [f"FlashInfer, {each}" for each in ("pages of 16", "pages of 64", "fp8 cache")] if has_flashinfer else []
     common = {"of the read rate": "%", "cache": "MB"}
     tables = [
-        table("dense", {"shape": None, **times, "cuDNN / Lutetia": "x", **common}, rows["dense"]),
+        table("dense", {"shape": None, **times, "cuDNN / Lutetia": "x", **beside, **common}, rows["dense"]),
         table(
-            "ragged", {"shape": None, **masked, "masked / Lutetia": "x", "true lengths / Lutetia": "x", **common}, rows["ragged"]
+            "ragged",
+            {"shape": None, **masked, "masked / Lutetia": "x", "true lengths / Lutetia": "x", **beside, **common},
+            rows["ragged"],
         ),
         table(
             "four tokens",
@@ -102,18 +116,22 @@ def main(argv: list[str] | None = None) -> int:
             rows["four tokens"],
         ),
         table(
-            "pages and fp8", {"shape": None, **dict.fromkeys(("bf16", "pages of 16", "pages of 64", "fp8 cache"), "µs")}, served
+            "pages and fp8",
+            {"shape": None, **dict.fromkeys(("bf16", "pages of 16", "pages of 64", "fp8 cache", *served_times), "µs")},
+            served,
         ),
         table(
             "cascade",
-            {"shape": None, "read for each row": "µs", "prefix read once": "µs", "times as fast": "x"},
+            {"shape": None, "read for each row": "µs", "prefix read once": "µs", "times as fast": "x", **beside},
             rows["cascade"],
         ),
-        table("latent attention", {"shape": None, "Lutetia": "µs", "SDPA": "µs", **common}, rows["latent attention"]),
+        table("latent attention", {"shape": None, "Lutetia": "µs", "SDPA": "µs", **beside, **common}, rows["latent attention"]),
         table("chunks", {"shape": None, "Lutetia": "µs", "SDPA, masked": "µs"}, rows["chunks"]),
         table("eager call", {"call": None, "time": "µs"}, eager_calls()),
     ]
     settings = {"dtype": "bfloat16", "query heads": H_Q, "key heads": H_KV, "head width": D, "bytes per second": rate}
+    if flashinfer_peer.DIFFERENCES:
+        settings["FlashInfer, largest relative difference"] = flashinfer_peer.DIFFERENCES
     peers = [
         peer("SDPA", "torch", "CUDA graph, the faster of two ways to give it grouped heads"),
         peer(
@@ -121,6 +139,7 @@ def main(argv: list[str] | None = None) -> int:
             mode="through JAX, its host loop included: an upper bound",
             constant="one H200, not in this run",
         ),
+        *flashinfer_peer.described(),
     ]
     found = result(
         __doc__, "decode_attention", settings, [each for each in tables if each["rows"]], peers=peers, missed=claims(rows)
@@ -152,10 +171,18 @@ def measure(kind: str, name: str, batch: int, length: int, rate: float) -> Row:
         for peer_name, backend in BACKENDS.items():
             if not (peer_name == "math" and one > 1e9):  # it copies the keys for every query head
                 graphs[f"SDPA {peer_name}{suffix}"] = of_backend(backend, q, caches, mask)
+        graphs |= of_flashinfer(f"{kind} {name}", q, caches, lengths)
     times = in_turns(graphs)
     live = int(lengths.sum()) * one // (batch * length)
     share = 100 * live / (1e-6 * times["Lutetia"]) / rate if times["Lutetia"] else None
-    return {"shape": name, **times, **ratios(kind, name, times), "of the read rate": share, "cache": one / 1e6}
+    return {
+        "shape": name,
+        **times,
+        **flashinfer_peer.beside(times, "Lutetia"),
+        **ratios(kind, name, times),
+        "of the read rate": share,
+        "cache": one / 1e6,
+    }
 
 
 def case(batch: int, length: int, ragged: bool, s_active: int = 1) -> tuple[Tensor, list[tuple[Tensor, Tensor]], Tensor]:
@@ -182,10 +209,14 @@ def serve(name: str, batch: int, length: int) -> Row:
         graphs[f"pages of {page}"] = [
             captured(paged, lambda k, v, where=where: decode_attention(q, k, v, seq_lens=lengths, page_table=where))
         ]
+        theirs = of_flashinfer(f"{name}, pages of {page}", q, paged, lengths, flashinfer_peer.Pages(where, page, "NHD"))
+        graphs[f"FlashInfer, pages of {page}"] = [*chain.from_iterable(theirs.values())]
     small = [(k.to(torch.float8_e4m3fn), v.to(torch.float8_e4m3fn)) for k, v in caches] * 2  # half the bytes: twice the caches
     one = torch.ones(H_KV, device="cuda")
     graphs["fp8 cache"] = [captured(small, lambda k, v: decode_attention(q, k, v, seq_lens=lengths, k_scale=one, v_scale=one))]
-    return {"shape": name, **in_turns(graphs)}
+    theirs = of_flashinfer(f"{name}, fp8 cache", q, small, lengths)
+    graphs["FlashInfer, fp8 cache"] = [*chain.from_iterable(theirs.values())]
+    return {"shape": name, **in_turns({column: ways for column, ways in graphs.items() if ways})}
 
 
 def pages_of(cache: Tensor, page: int) -> Tensor:
@@ -223,6 +254,23 @@ def of_backend(backend: SDPBackend, q: Tensor, caches: Any, mask: Tensor | None)
         except RuntimeError:  # this backend does not take these arguments
             torch.cuda.synchronize()
     return found
+
+
+def of_flashinfer(
+    where: str, q: Tensor, caches: Any, lengths: Tensor, pages: flashinfer_peer.Pages | None = None
+) -> dict[str, list[Replay]]:
+    """Its kernels by name, those whose output is ours; a contiguous cache is given as pages that are views of it."""
+    if flashinfer_peer.flashinfer is None:
+        return {}
+    one = torch.ones(H_KV, device="cuda") if caches[0][0].dtype == torch.float8_e4m3fn else None
+    given = {"seq_lens": lengths, "page_table": pages and pages.table, "k_scale": one, "v_scale": one}
+    expected = decode_attention(q, *caches[0], **given)[0][:, :, 0]
+    if pages is None:
+        pages = flashinfer_peer.pages_of(caches[0][0])
+        caches = [tuple(map(flashinfer_peer.in_pages, each)) for each in caches]
+    calls = flashinfer_peer.decoders(q, caches[0][0], lengths, pages)
+    found = flashinfer_peer.ways(where, calls, caches, expected, captured)
+    return {f"FlashInfer {kernel}": ways for kernel, ways in found.items()}
 
 
 def random(*shape: int) -> Tensor:
@@ -270,6 +318,14 @@ def eager_calls() -> list[Row]:
         "decode_attention": lambda: decode_attention(q, k, v, seq_lens=lengths),
         "SDPA": lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True),
     }
+    if flashinfer_peer.flashinfer is not None:
+        pages, views = flashinfer_peer.pages_of(k), (flashinfer_peer.in_pages(k), flashinfer_peer.in_pages(v))
+        theirs = flashinfer_peer.decoders(q, views[0], lengths, pages, graph=False)
+        ours = calls["decode_attention"]()[0][:, :, 0]
+        found = flashinfer_peer.ways("eager call", theirs, [views], ours, lambda caches, call: partial(call, *caches[0]))
+        calls |= {f"FlashInfer {kernel}": call for kernel, (call,) in found.items()}
+        if "tensor cores" in found:
+            calls["FlashInfer plan, once for all layers"] = flashinfer_peer.plan_of(q, views[0], lengths, pages)
     times = medians_in_turns({name: several(call, 20) for name, call in calls.items()}, 20, 15)
     return [{"call": name, "time": 1e3 * time} for name, time in times.items()]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+import flashinfer_peer
 from lutetia.attention import decode_attention
 from results import Row
 
@@ -30,15 +32,22 @@ def cascade(paged: bool, sizes: tuple[int, int, int], heads: tuple[int, int, int
         given["page_table"] = torch.cat([shared, torch.arange(prefix // 16, n_pages, device="cuda").view(batch, -1)], 1).int()
     else:
         caches = [(random(batch, n_kv, prefix + own, d), random(batch, n_kv, prefix + own, d))]
-    times = in_turns(
-        {
-            "read for each row": [captured(caches, lambda k, v: decode_attention(q, k, v, **given))],
-            "prefix read once": [captured(caches, lambda k, v: decode_attention(q, k, v, **given, prefix=prefix))],
-        }
-    )
-    once, each = times["prefix read once"], times["read for each row"]
+    graphs = {
+        "read for each row": [captured(caches, lambda k, v: decode_attention(q, k, v, **given))],
+        "prefix read once": [captured(caches, lambda k, v: decode_attention(q, k, v, **given, prefix=prefix))],
+    }
     shape = f"B{batch} ({prefix} + {own}){', pages of 16' if paged else ''}"
-    return {"shape": shape, **times, "times as fast": each / once if each and once else None}
+    pages, views = flashinfer_peer.Pages(given.get("page_table", lengths), 16, "NHD"), caches
+    if not paged:
+        pages = flashinfer_peer.pages_of(caches[0][0], 16)
+        views = [(flashinfer_peer.in_pages(k, 16), flashinfer_peer.in_pages(v, 16)) for k, v in caches]
+    theirs = flashinfer_peer.cascades(q, views[0][0], prefix, lengths, pages)
+    ours = decode_attention(q, *caches[0], **given, prefix=prefix)[0]
+    graphs |= of_flashinfer(shape, theirs, views, ours, captured)
+    times = in_turns(graphs)
+    once, each = times["prefix read once"], times["read for each row"]
+    faster = {"times as fast": each / once if each and once else None}
+    return {"shape": shape, **times, **faster, **flashinfer_peer.beside(times, "prefix read once")}
 
 
 def latent(sizes: tuple[int, int, int], rate: float, captured: Capture, in_turns: Turns) -> Row:
@@ -48,16 +57,21 @@ def latent(sizes: tuple[int, int, int], rate: float, captured: Capture, in_turns
     n_caches = max(1, -(-400_000_000 // (2 * batch * length * LATENT)))
     caches = [(each, each[..., :VALUES]) for each in (random(batch, 1, length, LATENT) for _ in range(n_caches))]
     lengths, q = torch.full((batch,), length, dtype=torch.int32, device="cuda"), random(batch, n_heads, 1, LATENT)
+    shape = f"B{batch} {length}, {n_heads} heads"
+    ours = decode_attention(q, *caches[0], seq_lens=lengths)[0]
+    theirs = of_flashinfer(shape, flashinfer_peer.latents(q, lengths, length, VALUES), caches, ours, captured)
     times = in_turns(
         {
             "Lutetia": [captured(caches, lambda k, v: decode_attention(q, k, v, seq_lens=lengths))],
             # All heads read one key head, so they are queries of it: as heads, their keys would be copied for each of them.
             "SDPA": [captured(caches, lambda k, v: scaled_dot_product_attention(q.transpose(1, 2), k, v))],
+            **theirs,
         }
     )
-    read, ours = 2 * batch * length * LATENT, times["Lutetia"]
-    share = 100 * read / (1e-6 * ours) / rate if ours else None
-    return {"shape": f"B{batch} {length}, {n_heads} heads", **times, "of the read rate": share, "cache": read / 1e6}
+    read, time = 2 * batch * length * LATENT, times["Lutetia"]
+    share = 100 * read / (1e-6 * time) / rate if time else None
+    beside = flashinfer_peer.beside(times, "Lutetia")
+    return {"shape": shape, **times, **beside, "of the read rate": share, "cache": read / 1e6}
 
 
 def chunk(sizes: tuple[int, int, int], heads: tuple[int, int, int], captured: Capture, in_turns: Turns) -> Row:
@@ -74,6 +88,12 @@ def chunk(sizes: tuple[int, int, int], heads: tuple[int, int, int], captured: Ca
         }
     )
     return {"shape": f"B{batch} {length}, {new} tokens", **times}
+
+
+def of_flashinfer(shape: str, calls: Any, caches: Any, ours: Tensor, captured: Capture) -> dict[str, list[Any]]:
+    """Its ways to the same output, in one column; none where it is not installed."""
+    found = flashinfer_peer.ways(shape, calls, caches, ours[:, :, 0], captured)
+    return {"FlashInfer": [*chain.from_iterable(found.values())]} if found else {}
 
 
 def random(*shape: int) -> Tensor:

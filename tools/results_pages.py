@@ -217,6 +217,8 @@ ATTENTION_SECTIONS = [
                 column("Lutetia", digits=4),
                 column("SDPA cuDNN", digits=4),
                 column("cuDNN / Lutetia"),
+                column("FlashInfer", digits=4),
+                column("FlashInfer / Lutetia"),
                 column("of the read rate"),
             ),
             table(
@@ -227,6 +229,8 @@ ATTENTION_SECTIONS = [
                 column("masked / Lutetia"),
                 column("cuDNN, true lengths (at most)", "cuDNN, true lengths"),
                 column("true lengths / Lutetia"),
+                "FlashInfer",
+                column("FlashInfer / Lutetia"),
                 column("`varlen_attn`", "varlen_attn"),
                 column("`flex_attention`", "flex_attention"),
             ),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from statistics import mean
 
-from results import Result, rows_of
+from results import Result, Row, rows_of, text_of
 from results_tables import range_of, value
 
 MODES = ("eager", "compiled")
@@ -70,7 +70,48 @@ def decode_sentence(result: Result) -> str:
         f"Pages of 64 take {range_of(pages, 'cost')} times as long, an FP8 cache {range_of(eight, 'cost', None, 3)} times. An "
         f"eager call takes {value(result, 'eager call', 'time', call='decode_attention')} µs, SDPA's "
         f"{value(result, 'eager call', 'time', digits=2, call='SDPA')} µs."
+        f"{flashinfer_sentence(result)}"
     )
+
+
+def flashinfer_sentence(result: Result) -> str:
+    """Its times over ours where the tables do not show them; nothing where it was not measured."""
+    served = rows_of(result, "pages and fp8")
+    costs = [
+        {
+            name: row[f"FlashInfer, {name}"] / row[name]
+            for name in ("pages of 16", "pages of 64", "fp8 cache")
+            if theirs(row, name)
+        }
+        for row in served
+    ]
+    several = {
+        "in pages of 16": range_or_nothing(costs, "pages of 16"),
+        "in pages of 64": range_or_nothing(costs, "pages of 64"),
+        "with an FP8 cache": range_or_nothing(costs, "fp8 cache"),
+        "with a shared prefix": range_or_nothing(rows_of(result, "cascade"), "FlashInfer / Lutetia"),
+        "on latent attention": range_or_nothing(rows_of(result, "latent attention"), "FlashInfer / Lutetia"),
+    }
+    told = [f"{ratio} {where}" for where, ratio in several.items() if ratio]
+    if not told:
+        return ""
+    (version,) = (each["version"] for each in result["peers"] if each["name"] == "FlashInfer")
+    eager = [
+        row["time"]
+        for row in rows_of(result, "eager call")
+        if row["call"].startswith("FlashInfer ") and "plan" not in row["call"]
+    ]
+    calls = f" Its eager call takes {text_of(min(eager), None, 2)} µs, without planning." if eager else ""
+    return f" FlashInfer {version} takes, in multiples of our time and with the fastest of its kernels, {', '.join(told)}.{calls}"
+
+
+def theirs(row: Row, name: str) -> bool:
+    return row.get(f"FlashInfer, {name}") is not None
+
+
+def range_or_nothing(rows: Sequence[Row], key: str) -> str:
+    """The range of a column; nothing where it was not measured."""
+    return range_of(rows, key) if any(row.get(key) is not None for row in rows) else ""
 
 
 def train_cpu_sentence(result: Result) -> str:

@@ -210,6 +210,39 @@ def test_a_changed_number_changes_a_page(make_results: ModuleType, name: str) ->
     assert make_results.make(found) != before
 
 
+def test_flashinfer_is_on_the_page_where_it_was_measured(make_results: ModuleType) -> None:
+    """Its columns and its sentence, with numbers of our own making; neither where a run had none of it."""
+    found = make_results.read(make_results.FOLDER)
+    result = found["decode_attention"]
+    tables = {table["name"]: table["rows"] for table in result["tables"]}
+    result["peers"] = [each for each in result["peers"] if each["name"] != "FlashInfer"]
+    tables["eager call"][:] = [row for row in tables["eager call"] if not row["call"].startswith("FlashInfer")]
+    for row in (row for rows in tables.values() for row in rows):
+        for key in [key for key in row if key.startswith("FlashInfer")]:
+            del row[key]
+
+    def section() -> str:
+        page = make_results.make(found)[make_results.ROOT / "docs" / "results.md"]
+        return str(page).partition("## Decode attention on a GPU")[2].partition("## Decode attention on two")[0]
+
+    assert "SDPA cuDNN" in section()
+    assert "FlashInfer" not in section()
+    result["peers"].append({"name": "FlashInfer", "version": "0.7", "mode": None, "constant": None})
+    result["tables"][0]["columns"]["FlashInfer / Lutetia"] = "x"
+    tables["dense"][0] |= {"FlashInfer": 12.34, "FlashInfer / Lutetia": 0.5}
+    tables["cascade"][0] |= {"FlashInfer": 10.0, "FlashInfer / Lutetia": 0.25}
+    tables["pages and fp8"][0] |= {"pages of 16": 2.0, "FlashInfer, pages of 16": 3.0}
+    plan, call = "FlashInfer plan, once for all layers", "FlashInfer XQA"
+    tables["eager call"] += [{"source": "run", "call": plan, "time": 1.0}, {"source": "run", "call": call, "time": 77.0}]
+    text = " ".join(section().split())
+    assert "|12.34|0.50x|" in text
+    assert (
+        "FlashInfer 0.7 takes, in multiples of our time and with the fastest of its kernels, 1.5 in pages of 16, 0.25 with"
+        in text
+    )
+    assert "Its eager call takes 77 µs, without planning." in text
+
+
 def test_what_stands_in_two_files_is_the_same(results: ModuleType) -> None:
     """torchlogix's circuits of MNIST, means of three seeds: beside those of others, and over the number of LUTs."""
     files = {name: results.load(results.FOLDER / f"{name}.json") for name in ("circuits", "mnist_circuits")}
