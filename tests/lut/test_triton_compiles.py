@@ -42,6 +42,10 @@ for step, comparisons in (("large batch", pairs), ("thresholds", constants)):
 backend.detect_and_fill(x, torch.zeros(T, 2**C, 32), constants, layers["full"], Sums(), True)
 backend.read(x, constants, read, Sums())
 backend.send_slopes(x, constants, read, (a, a), Sums(), True)
+from lutetia.lut.kernels.triton import plain
+torch.library.wrap_triton, step, tables = lambda kernel: kernel, "small layers", torch.zeros(T, 2**C, 32)
+plain.fill(x, tables, anchors)
+plain.gradients(torch.zeros(B, 32), x, tables, anchors, True)
 S, P = 8, 2
 layer, places, distances = full(T, 1 << 2 * C + P, 16), indices.expand(2, S, T), torch.zeros(S - 1, T, dtype=torch.int32)
 weight, grad = torch.zeros(layer.weight_shape), torch.zeros(2, S, 16)
@@ -66,6 +70,7 @@ def test_every_kernel_compiles(compiled: dict[str, list[int]]) -> None:
     names = {name.rpartition(" ")[2] for name in compiled}
     assert {"fill_kernel", "fill_slab_kernel", "fill_general_kernel", "gains_kernel", "gains_general_kernel"} <= names
     assert {"scatter_kernel", "gather_kernel", "send_slopes_kernel", "gather_slopes_kernel"} <= names
+    assert {"plain_fill_kernel", "plain_gains_kernel", "plain_scatter_kernel"} <= names
     assert {"slopes_of_pairs_kernel", "slopes_of_cells_kernel", "fill_cells_kernel", "count_cells_kernel"} <= names
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensorMode  # loaded with torch
 
 from lutetia._shared.direct import is_direct
 from lutetia._shared.replay import replayed
@@ -50,6 +51,17 @@ def define(schema: str, fake: Callable[..., Any], replay: Replay | None = None) 
         return run
 
     return register
+
+
+def show_as(name: str, kernels: Callable[..., Any]) -> None:
+    """Let compiled graphs see what an op is made of: kernels(*arguments) gives what the op would, or None to keep the op."""
+
+    def decompose(mode: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        with mode:
+            results = None if kwargs else kernels(*args)
+        return mode.__torch_dispatch__(func, types, args, kwargs or {}) if results is None else results
+
+    torch.library.register_torch_dispatch(f"lutetia::{name}", FunctionalTensorMode, decompose, lib=LIBRARY)
 
 
 def _refuse_sparse(*arguments: Any) -> NoReturn:

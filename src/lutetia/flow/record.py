@@ -40,7 +40,7 @@ _thread = _Thread()
 
 def recording() -> bool:
     """Whether a recording is active: skip costly descriptions if not."""
-    return bool(_recorders)
+    return len(_recorders) > 0  # bool() of such a tuple stops the compiler of torch 2.11
 
 
 @contextmanager

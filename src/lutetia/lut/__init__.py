@@ -16,10 +16,10 @@ from lutetia.lut.api import (
     run,
     run_attention,
 )
+from lutetia.lut.autograd.graphs import in_graph
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires
 from lutetia.lut.autograd.ops import like_positions
 from lutetia.lut.autograd.policies import Rate, nodes_of, settle
-from lutetia.lut.autograd.quick import in_graph
 from lutetia.lut.autograd.saved import Record, record_of
 from lutetia.lut.connectivity import growth
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_anchors, check_thresholds, checked_anchors, random_anchors

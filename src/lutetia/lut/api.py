@@ -16,10 +16,11 @@ from lutetia._shared.prepared import mark_as
 from lutetia._shared.ragged import check_lengths
 from lutetia._uncompiled import as_constant, is_exporting
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
+from lutetia.lut.autograd.graphs import in_graph
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, start_quickly, with_step_in_place
-from lutetia.lut.autograd.quick import in_graph, quick_for
+from lutetia.lut.autograd.quick import quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, check_tensors

@@ -17,10 +17,8 @@ from lutetia import flow
 from lutetia._shared.direct import PLAIN
 from lutetia._shared.memo import trusted
 from lutetia._shared.prepared import Prepared, keep, known, prepared_for
-from lutetia._uncompiled import as_constant
 from lutetia.lut.algorithm import choose
 from lutetia.lut.connectivity.anchors import is_captured
-from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Sums
 
@@ -76,31 +74,3 @@ def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor
     if small.serves_pairs(x, weight, positions) and choose("auto", sizes, False, x.dtype, FLOAT, x.device.type) == "pairs":
         launches = small.PairLaunches(x, weight, trusted(anchors), positions)
         keep(Prepared(launches, layer, positions, "triton"), x, weight, False)
-
-
-def in_graph(x: Any, layer: tuple[Any, ...], meta: Any, n_inputs: int | None = None) -> Tensor | None:
-    """y in a compiled graph, of a call with usual options and tensors that fit, else None; layer: weight, anchors and, if any,
-    positions. A graph checks before each run all that was looked at to make it, and so this looks at little.
-    """
-    fits = isinstance(x, Tensor) and x.dim() > 1 and all(isinstance(each, Tensor) and each.dim() == 3 for each in layer)
-    if not fits or x.shape[-1] != (n_inputs or x.shape[-1]):
-        return None
-    if choice.chosen or not isinstance(meta, SynapseMeta) or meta.lr_scale != 1.0:
-        return None
-    weight, anchors, *positions = layer
-    for each in (x, weight, *positions):
-        if each.dtype != torch.float32 or each.device != anchors.device or each.layout != anchors.layout:
-            return None
-    n_bits, name, rows = anchors.shape[1], "lut", x if x.dim() == 2 else x.flatten(0, -2)
-    if positions:
-        distances, n_owners, n_pe = positions[0].shape
-        if x.dim() != 3 or (n_owners != 1 and n_owners != anchors.shape[0]) or not 1 <= x.shape[1] <= distances + 1:
-            return None
-        n_bits, name, rows = 2 * n_bits + n_pe, "lut_attention", x
-    if weight.shape[:2] != (anchors.shape[0], 1 << as_constant(n_bits)) or anchors.dtype != torch.int32:
-        return None
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (x, weight, *positions)):
-        y = getattr(torch.ops.lutetia, name)(rows, *layer, None, None, None, "{}")[0]
-    else:
-        y = getattr(torch.ops.lutetia, f"{name}_eval")(rows, *layer, None, None, None, "{}")
-    return y if y.dim() == x.dim() else y.view(*x.shape[:-1], y.shape[-1])

@@ -1,0 +1,127 @@
+"""The ops in compiled graphs: how a call becomes one, and what the graph sees of it.
+
+A graph calls the same ops as an eager program. Of a small layer on CUDA it sees more: `lut_layer` is shown to it as the kernels
+of `kernels.triton.plain`, which it launches itself. These read the anchors as they are, without the check that other ops make:
+they are for layers, which check theirs, and not for `lut()`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lutetia
+from lutetia import flow
+from lutetia._shared import ops
+from lutetia._uncompiled import as_constant, is_exporting
+from lutetia.lut.autograd.ops import _lut, _lut_eval, _lut_gradients, _lut_weight_gradients
+from lutetia.lut.connectivity.parts import SynapseMeta
+from lutetia.lut.kernels import choice
+
+WIDEST, MOST_ROWS, MOST_READS = 64, 2**14, 2**20  # outputs, rows of a batch, and these times detectors of a small layer
+PLAIN = (None, None, None, "{}")  # full connectivity, usual options
+# torch keeps compiled graphs on disk and knows them by their ops: this number is another one for other kernels.
+SOURCE = zlib.crc32((Path(__file__).parents[1] / "kernels/triton/source/plain.py").read_bytes())
+
+
+def in_graph(x: Any, layer: tuple[Any, ...], meta: Any, n_inputs: int | None = None) -> Tensor | None:
+    """y in a compiled graph, of a call with usual options and tensors that fit, else None; layer: weight, anchors and, if any,
+    positions. A graph checks before each run all that was looked at to make it, and so this looks at little.
+    """
+    fits = isinstance(x, Tensor) and x.dim() > 1 and all(isinstance(each, Tensor) and each.dim() == 3 for each in layer)
+    if not fits or x.shape[-1] != (n_inputs or x.shape[-1]):
+        return None
+    if choice.chosen or not isinstance(meta, SynapseMeta) or meta.lr_scale != 1.0:
+        return None
+    weight, anchors, *positions = layer
+    for each in (x, weight, *positions):
+        if each.dtype != torch.float32 or each.device != anchors.device or each.layout != anchors.layout:
+            return None
+    n_bits, name, rows = anchors.shape[1], "lut", x if x.dim() == 2 else x.flatten(0, -2)
+    if positions:
+        distances, n_owners, n_pe = positions[0].shape
+        if x.dim() != 3 or (n_owners != 1 and n_owners != anchors.shape[0]) or not 1 <= x.shape[1] <= distances + 1:
+            return None
+        n_bits, name, rows = 2 * n_bits + n_pe, "lut_attention", x
+    if weight.shape[:2] != (anchors.shape[0], 1 << as_constant(n_bits)) or anchors.dtype != torch.int32:
+        return None
+    learns = torch.is_grad_enabled() and any(each.requires_grad for each in (x, weight, *positions))
+    if n_inputs is not None and not positions and weight.requires_grad >= learns and is_small(rows, weight, anchors):
+        y = torch.ops.lutetia.lut_layer(rows, weight, anchors, SOURCE)
+    elif learns:
+        y = getattr(torch.ops.lutetia, name)(rows, *layer, None, None, None, "{}")[0]
+    else:
+        y = getattr(torch.ops.lutetia, f"{name}_eval")(rows, *layer, None, None, None, "{}")
+    return y if y.dim() == x.dim() else y.view(*x.shape[:-1], y.shape[-1])
+
+
+def is_small(x: Tensor, weight: Tensor, anchors: Tensor) -> bool:
+    """Whether launches of a layer take longer than its kernels, on CUDA, and nothing looks at them."""
+    if not x.is_cuda or lutetia.debug or flow.recording() or is_exporting():
+        return False
+    n_rows, n_reads = x.shape[0], x.shape[0] * anchors.shape[0]
+    return 0 < n_rows < MOST_ROWS and n_reads <= MOST_READS and weight.shape[2] <= WIDEST and weight.numel() < 2**30
+
+
+# ---- small layers ----------------------------------------------------------------------------------------------------
+
+
+@ops.define(
+    "lut_layer(Tensor x, Tensor weight, Tensor anchors, int source) -> Tensor",
+    lambda x, weight, anchors, source: x.new_empty(x.shape[0], weight.shape[2]),
+)
+def _lut_layer(x: Tensor, weight: Tensor, anchors: Tensor, source: int) -> Tensor:
+    """x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> y [B, O]; for the backward pass x is kept, and compared again."""
+    return _lut_eval(x, weight, anchors, *PLAIN)
+
+
+@ops.define(
+    "lut_layer_gradients(Tensor grad, Tensor x, Tensor weight, Tensor anchors, bool to_x, int source) -> (Tensor, Tensor)",
+    lambda grad, x, weight, anchors, to_x, source: (x.new_empty(x.shape if to_x else 0), weight.new_empty(weight.shape)),
+)
+def _lut_layer_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor, to_x: bool, source: int
+) -> tuple[Tensor, Tensor]:
+    """grad [B, O] -> dx [B, I], empty unless to_x, and dW [N_t, R, O]."""
+    _, *found = _lut(x, weight, anchors, *PLAIN)
+    if to_x:
+        return _lut_gradients(grad, weight, *found, anchors, x.shape[1], x.dtype, True, *PLAIN)
+    nothing = (None, None, None, None, 0, 0)
+    return x.new_empty(0), _lut_weight_gradients(grad, found[0], *nothing, weight.shape, weight.dtype, *PLAIN)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.source = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    to_x, to_weight, *_ = ctx.needs_input_grad
+    dx, dw = torch.ops.lutetia.lut_layer_gradients(grad, *ctx.saved_tensors, to_x, ctx.source)
+    return dx if to_x else None, dw if to_weight else None, None, None
+
+
+def _are_numbers(*tensors: Tensor) -> bool:
+    """Whether the sizes of tensors are known, and not those of a graph for several sizes."""
+    return all(type(size) is int for each in tensors for size in each.shape)
+
+
+def _fill(x: Tensor, weight: Tensor, anchors: Tensor, source: int) -> Tensor | None:
+    from lutetia.lut.kernels.triton import plain
+
+    return plain.fill(x, weight, anchors) if x.is_cuda and _are_numbers(x, weight, anchors) else None
+
+
+def _gradients(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor, to_x: bool, source: int) -> tuple[Tensor, Tensor] | None:
+    from lutetia.lut.kernels.triton import plain
+
+    return plain.gradients(grad, x, weight, anchors, to_x) if x.is_cuda and _are_numbers(x, weight, anchors) else None
+
+
+torch.library.register_autograd("lutetia::lut_layer", _backward, setup_context=_remember, lib=ops.LIBRARY)
+ops.show_as("lut_layer", _fill)
+ops.show_as("lut_layer_gradients", _gradients)

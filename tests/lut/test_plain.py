@@ -1,0 +1,186 @@
+"""Small layers in compiled graphs on CUDA, which launch the kernels of `plain` themselves: as the reference, and safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+pytest.importorskip("triton")
+
+import lutetia
+from lutetia import flow
+from lutetia.lut import lut, random_anchors, use_backend
+from lutetia.lut.autograd import graphs
+from lutetia.lut.kernels.triton import plain
+from lutetia.nn import LUT
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# B, I, O, N_t, N_c: single, primes, more detectors than one program has, outputs past one tile of gains, inputs past one of zeros
+SHAPES = [(1, 2, 1, 1, 1), (7, 13, 5, 3, 4), (3, 5, 33, 17, 2), (9, 131, 64, 2, 3), (17, 6, 3, 1, 5)]
+
+
+@pytest.fixture(autouse=True)
+def launched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels run as they are: under the interpreter there is nothing that a compiled graph could take."""
+    monkeypatch.setattr(torch.library, "wrap_triton", lambda kernel: kernel)
+
+
+def case(shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    """x [B, I], weight, anchors, grad [B, O]; inputs are small integers at first, so that ties and zeros are common."""
+    batch, n_inputs, n_outputs, n_detectors, n_anchors = shape
+    generator = torch.Generator().manual_seed(sum(shape))
+    x = torch.randint(-2, 3, (batch, n_inputs), generator=generator).float()
+    x[batch // 2 :] += torch.rand(batch - batch // 2, n_inputs, generator=generator)
+    weight = torch.randn(n_detectors, 2**n_anchors, n_outputs, generator=generator)
+    grad = torch.randn(batch, n_outputs, generator=generator)
+    return tuple(each.to(DEVICE) for each in (x, weight, random_anchors(n_inputs, n_detectors, n_anchors, seed=1), grad))
+
+
+def by_reference(x: torch.Tensor, weight: torch.Tensor, anchors: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+    """y, dx and dW in float64."""
+    inputs = [each.double().requires_grad_() for each in (x, weight)]
+    with use_backend("reference"):
+        y = lut(inputs[0], inputs[1], anchors)
+        return [each.detach().float() for each in (y, *torch.autograd.grad(y, inputs, grad.double()))]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_as_the_reference(shape: tuple[int, ...]) -> None:
+    x, weight, anchors, grad = case(shape)
+    y, dx, dw = by_reference(x, weight, anchors, grad)
+    torch.testing.assert_close(plain.fill(x, weight, anchors), y, rtol=1e-5, atol=1e-5)
+    for to_x in (True, False):
+        got = plain.gradients(grad, x, weight, anchors, to_x)
+        torch.testing.assert_close(got[1], dw, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got[0], dx if to_x else dx.new_empty(0), rtol=1e-4, atol=1e-5)
+
+
+def test_anchors_outside_of_the_inputs_reach_no_memory() -> None:
+    """They read 0 and get nothing: a layer's anchors can be written to behind its back."""
+    x, weight, anchors, grad = case((7, 13, 5, 3, 4))
+    wild, beside = anchors.clone(), torch.cat([x, x.new_zeros(7, 2)], 1)
+    wild[0, 0, 0], wild[1, 2, 1] = -(2**31), 2**31 - 1
+    anchors[0, 0, 0], anchors[1, 2, 1] = 13, 14  # two inputs more, which are 0
+    y, dx, dw = by_reference(beside, weight, anchors, grad)
+    torch.testing.assert_close(plain.fill(x, weight, wild), y, rtol=1e-5, atol=1e-5)
+    got = plain.gradients(grad, x, weight, wild, True)
+    torch.testing.assert_close(got, (dx[:, :13].contiguous(), dw), rtol=1e-4, atol=1e-5)
+
+
+def test_the_op_and_its_gradients() -> None:
+    x, weight, anchors, grad = case((7, 13, 5, 3, 4))
+    x.requires_grad_()
+    for wanted in ([x, weight.requires_grad_()], [weight]):
+        x.requires_grad_(len(wanted) == 2)
+        torch.library.opcheck(torch.ops.lutetia.lut_layer.default, (x, weight, anchors, graphs.SOURCE))
+        got = torch.autograd.grad(torch.ops.lutetia.lut_layer(x, weight, anchors, graphs.SOURCE), wanted, grad)
+        expected = by_reference(x.detach(), weight.detach(), anchors, grad)[3 - len(wanted) :]
+        torch.testing.assert_close(list(got), expected, rtol=1e-4, atol=1e-5)
+    arguments = (grad, x.detach(), weight.detach(), anchors, True, graphs.SOURCE)
+    torch.library.opcheck(torch.ops.lutetia.lut_layer_gradients.default, arguments)
+
+
+def small(batch: int = 4, n_outputs: int = 3, n_detectors: int = 5, device: str = "cuda") -> bool:
+    with FakeTensorMode():
+        x, weight = torch.empty(batch, 8, device=device), torch.empty(n_detectors, 16, n_outputs, device=device)
+        return graphs.is_small(x, weight, torch.empty(n_detectors, 4, 2, dtype=torch.int32, device=device))
+
+
+def test_which_layers_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert small()
+    assert not small(device="cpu")
+    assert not small(batch=0)
+    assert not small(batch=2**14)
+    assert not small(n_outputs=65)
+    assert not small(batch=2**13, n_detectors=2**8)
+    with flow.record():
+        assert not small()  # a recording sees ops
+    monkeypatch.setattr(lutetia, "debug", True)
+    assert not small()
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+def code_of(call: Callable[[], Any]) -> str:
+    """The code of the graphs that a call compiles."""
+    from torch._inductor.utils import run_and_get_code
+
+    torch.compiler.reset()
+    return "".join(run_and_get_code(call)[1])
+
+
+@pytest.fixture
+def in_graphs(monkeypatch: pytest.MonkeyPatch, launched_at_once: None) -> None:
+    monkeypatch.undo()
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("in_graphs")
+@pytest.mark.parametrize("shape", [*SHAPES, (4096, 64, 64, 64, 10), (4096, 32, 32, 16, 6)])
+def test_a_compiled_layer_launches_its_kernels(shape: tuple[int, ...]) -> None:
+    x, _, _, grad = case(shape)
+    layer = LUT(*shape[1:], seed=0).to(DEVICE)
+    expected = by_reference(x, layer.weight.detach(), layer.anchors, grad)
+    compiled, got = torch.compile(layer, fullgraph=True), []
+
+    def step() -> None:
+        learned = [x.requires_grad_(), layer.weight]
+        y = compiled(x)
+        got.extend([y.detach(), *torch.autograd.grad(y, learned, grad)])
+        with torch.no_grad():
+            got.append(compiled(x))
+
+    code = code_of(step)
+    torch.testing.assert_close(got, [*expected, expected[0]], rtol=1e-4, atol=1e-4)
+    assert code.count("plain_fill_kernel_0.run(") == 2
+    assert "plain_gains_kernel" in code
+    assert "plain_scatter_kernel" in code
+    assert "torch.ops.lutetia" not in code
+    assert ".clone" not in code
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("in_graphs")
+def test_sizes_that_change_and_frozen_tables_go_through_ops() -> None:
+    layer, rows = LUT(13, 5, 3, 4, seed=0).to(DEVICE), torch.randn(64, 13, device=DEVICE, requires_grad=True)
+    compiled = torch.compile(layer, fullgraph=True)
+    torch.compiler.reset()
+    for n in (7, 9, 11, 64):
+        y, want = compiled(rows[:n]), layer(rows[:n])
+        torch.testing.assert_close(y, want)
+        learned = (rows, layer.weight)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), learned), torch.autograd.grad(want.sum(), learned))
+    layer.weight.requires_grad_(False)
+    code = code_of(lambda: compiled(rows).sum().backward())
+    assert "plain_gains_kernel" not in code  # it would make a gradient of the tables
+    assert rows.grad is not None
+    torch.testing.assert_close(rows.grad, torch.autograd.grad(layer(rows).sum(), rows)[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("in_graphs")
+def test_anchors_that_change_are_followed() -> None:
+    layer, x = LUT(13, 5, 3, 4, seed=0).to(DEVICE), torch.randn(64, 13, device=DEVICE)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True)
+    with torch.no_grad():
+        compiled(x)
+        layer.anchors.copy_(random_anchors(13, 3, 4, seed=7))
+        torch.testing.assert_close(compiled(x), layer(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("in_graphs")
+def test_a_recording_sees_the_steps_of_a_compiled_layer() -> None:
+    layer, x = LUT(13, 5, 3, 4, seed=0).to(DEVICE), torch.randn(64, 13, device=DEVICE)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True)
+    compiled(x)
+    with flow.record() as run:
+        compiled(x).sum().backward()
+    assert len(run.steps) >= 2
