@@ -47,7 +47,7 @@ class LaunchConfig(NamedTuple):
     stages: int  # tiles in flight, and one more
     keys: int  # minimum per split; exactly this many when `fixed`
     splits: int  # of each owner
-    uneven_pieces: int = 0  # of all owners together, at most, when rows differ in length; 0 for `splits` all the same
+    sharers: int = 0  # programs that share the keys of rows that differ in length; 0 for `splits` all the same
     fixed: bool = False
 
 
@@ -69,19 +69,15 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
         return LaunchConfig(*_tile(call, rows), 1, splits=1 if shard == "batch" else cores)
     # As swept on an H200. There a multiprocessor runs one program with more in flight, or two with less.
     together = 2 if owners > multiprocessors else 1
-    splits = choose_splits(owners, keys, together * multiprocessors)
-    if call.page_table is not None:
-        if together == 1 and keys // splits >= LONG_KEYS:  # one program finds places while another waits for its keys
-            together, splits = 2, choose_splits(owners, keys, 2 * multiprocessors)
-        tile = _tile(call, rows)
-    else:
-        tile = _tile(call, rows, stages=3 if together == 2 or call.k_cache.dtype in EIGHT_BITS else 4)
+    splits, narrow = choose_splits(owners, keys, together * multiprocessors), call.k_cache.dtype in EIGHT_BITS
+    if together == 1 and keys // splits >= LONG_KEYS and (narrow or call.page_table is not None):
+        # One program finds places, or turns 8 bits into 16, while another waits for its keys.
+        together, splits = 2, choose_splits(owners, keys, 2 * multiprocessors)
+    tile = _tile(call, rows, stages=3 if together == 2 or narrow or call.page_table is not None else 4)
     if not 1 < call.batch <= MOST_ROWS:
         return LaunchConfig(*tile, LEAST_KEYS, splits)
-    # Uneven rows are cut finer, so that programs with short pieces do several.
-    many = 1.5 if call.page_table is None else 3
-    finer = 1 if owners <= multiprocessors else 2 if owners <= 2 * multiprocessors else many
-    return LaunchConfig(*tile, LEAST_KEYS, splits, int(owners * splits * finer))
+    # Of rows that differ, as many programs as run at once read an equal share each.
+    return LaunchConfig(*tile, LEAST_KEYS, splits, min(owners * splits, together * multiprocessors))
 
 
 def _tile(call: DecodeCall, rows: int, stages: int = 3) -> tuple[int, int, int]:
@@ -189,7 +185,8 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     combine_rows = min(next_power_of_2(rows), block_m)
     combine_stages = max(2, min(COMBINE_STAGES, 1 + COMBINE_BYTES // (4 * combine_rows * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
-    partials = max(owners * config.splits, config.uneven_pieces) if max(config.splits, config.uneven_pieces) > 1 else 0
+    shared = owners + config.sharers if config.sharers else 0  # an owner and a program have one piece in common, or none
+    partials = max(owners * config.splits, shared) if max(config.splits, config.sharers) > 1 else 0
     early = device_of(q).launches_early
     k_new, v_new = _new(call)
     token_scales = call.k_scale is not None and call.k_scale.dim() == 3
@@ -197,7 +194,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     strides = tiles.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride(), *scales)
     case = tiles.TileCase(
         H_KV=call.n_kv_heads, D=call.value_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
-        BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
+        BLOCK_B=max(16, next_power_of_2(call.batch)) if config.sharers else 0,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len,
         NARROW=_narrow(call), RING=call.ring,
@@ -213,7 +210,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     )  # fmt: skip
     before, n_priors = _before(call, config, case)
     numbers = (
-        call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
+        call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.sharers, config.keys,
         _table_stride(call), call.softcap or 0.0, _shared_keys(call), n_priors, _turns(call), case,
     )  # fmt: skip
     few = call.prefix is not None and has_few_keys(call, config, block_m)

@@ -2,8 +2,8 @@
 
 An owner is one row of the batch, one key head and one block of query rows: all query heads of the key head, times the new tokens,
 are the rows of one tile, so every key is read once. Lengths are read on the device, so a captured graph stays correct as they
-grow. Rows of equal length are cut as the host says, one program per piece. Where lengths differ, every program computes the same
-division of all rows into nearly equal pieces. Scores are kept in base 2.
+grow. Rows of equal length are cut as the host says, one program per piece. Where lengths differ, the tiles of all owners stand in
+one line, row after row, which is cut into equal shares: every program reads as many keys. Scores are kept in base 2.
 """
 
 # ruff: noqa: E741  (l, the sum of weights, is the design's name)
@@ -33,7 +33,7 @@ from lutetia.attention.triton_tiles import (
 
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
 UNSPECIALISED = [
-    "scale", "window", "capacity", "batch", "uneven_pieces", "split_keys", "table_b", "softcap", "prefix", "n_priors",
+    "scale", "window", "capacity", "batch", "sharers", "split_keys", "table_b", "softcap", "prefix", "n_priors",
     "n_turns",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def decode_kernel(
     capacity,
     batch,
     n_splits,
-    uneven_pieces,
+    sharers,
     split_keys,
     table_b,
     softcap,
@@ -58,7 +58,7 @@ def decode_kernel(
     CASE: tl.constexpr,
 ):
     """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, else of at least that many. If
-    rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
+    rows differ, and BLOCK_B is not 0, the first `sharers` programs read the keys of all owners, each an equal share of them."""
     numbers = TileNumbers(scale, window, capacity, split_keys, table_b, softcap, batch, prefix, n_priors, n_turns)
     if CASE.EARLY and not CASE.HAS_PREFIX:  # from here on the previous kernel's writes are visible
         gdc_wait()
@@ -78,47 +78,43 @@ def decode_kernel(
         longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other, but this way its load is issued now
         even = tl.sum(counts, 0).to(tl.float32) >= longest.to(tl.float32) * batch * EVEN
     if even:
-        do_piece(length, first_live, q_tile, (owner, owner * n_splits, piece, n_pieces), memory, strides, numbers, CASE)
+        task = (owner, owner * n_splits, piece, n_pieces)
+        do_piece(length, first_live, q_tile, task, None, memory, strides, numbers, CASE)
     elif CASE.BLOCK_B > 0:
-        pieces = pieces_of(counts, rows < batch, share_of(counts, rows < batch, uneven_pieces // owners_of_row, split_keys))
-        total = tl.sum(pieces, 0) * owners_of_row
-        for which in range(piece * tl.num_programs(0) + owner, total, tl.num_programs(0) * n_splits):
+        # An owner without keys has a tile, too, as something must write its result.
+        tiles = tl.where(rows < batch, tl.maximum(tl.cdiv(counts, CASE.BLOCK_N), 1), 0)
+        total = tl.sum(tiles, 0) * owners_of_row
+        share = tl.maximum(tl.cdiv(total, sharers), tl.cdiv(split_keys, CASE.BLOCK_N))
+        program = piece * tl.num_programs(0) + owner
+        tile, skipped, of_owner = program * share, 0, total
+        end = tl.minimum(tile + share, total)
+        while tile < end:
             # Always so. But of what comes out of a sum the compiler knows nothing, not even that it knows nothing, and would not
             # fetch keys ahead; of what may come from elsewhere too it does.
-            if which < total:
-                owner, piece, n_pieces = find(which, pieces, owners_of_row, rows)
+            if tile < total:
+                owner, skipped, of_owner = find(tile, tiles, owners_of_row, rows)
                 length, first_live, q_tile = read_owner(owner, memory, strides, CASE)
-            do_piece(length, first_live, q_tile, (owner, which - piece, piece, n_pieces), memory, strides, numbers, CASE)
+            taken = tl.minimum(of_owner - skipped, end - tile)
+            first, last = (
+                (tile - skipped) // share,
+                (tile - skipped + of_owner - 1) // share,
+            )  # the programs that share this owner
+            # No two pieces have the same sum of owner and program, and those of one owner follow each other.
+            task = (owner, owner + first, program - first, last - first + 1)
+            stretch = (skipped * CASE.BLOCK_N, taken * CASE.BLOCK_N)
+            do_piece(length, first_live, q_tile, task, stretch, memory, strides, numbers, CASE)
+            tile += taken
 
 
 @triton.jit
-def find(which, pieces, owners_of_row, rows):
-    """Piece `which` of all, row × owner × piece: its owner, its number and of how many; an owner of each row has pieces [n]."""
-    ends = tl.cumsum(pieces, 0) * owners_of_row
-    b = tl.sum((ends <= which).to(tl.int32), 0)
-    n_pieces = tl.maximum(tl.sum(tl.where(rows == b, pieces, 0), 0), 1)
-    left = tl.sum(tl.where(rows == b, ends, 0), 0) - which  # of this row's, this one among them
-    done = n_pieces * owners_of_row - left
-    return b * owners_of_row + done // n_pieces, done % n_pieces, n_pieces
-
-
-@triton.jit
-def pieces_of(counts, there, share):
-    """How many pieces of at most `share` keys each row [n] makes; one if it has no keys, as something must write its result."""
-    return tl.where(there, tl.maximum(tl.cdiv(counts, share), 1), 0)
-
-
-@triton.jit
-def share_of(counts, there, most_pieces, least):
-    """The smallest share, nearly, that cuts rows of these counts [n] into at most this many pieces; no less than `least`."""
-    low = tl.maximum(tl.cdiv(tl.sum(counts, 0), most_pieces), least)
-    high = tl.maximum(tl.max(counts, 0), low)
-    close = high // 16
-    while high - low > close:
-        middle = (low + high) // 2
-        fits = tl.sum(pieces_of(counts, there, middle), 0) <= most_pieces
-        low, high = tl.where(fits, low, middle), tl.where(fits, middle, high)
-    return high
+def find(tile, tiles, owners_of_row, rows):
+    """Whose the tile with this number is, where each owner of a row has tiles [n]: the owner, how many of its tiles come before,
+    and how many it has."""
+    ends = tl.cumsum(tiles, 0) * owners_of_row
+    b = tl.sum((ends <= tile).to(tl.int32), 0)
+    of_owner = tl.maximum(tl.sum(tl.where(rows == b, tiles, 0), 0), 1)
+    before = tile - (tl.sum(tl.where(rows == b, ends, 0), 0) - of_owner * owners_of_row)  # in this row
+    return b * owners_of_row + before // of_owner, before % of_owner, of_owner
 
 
 @triton.jit
@@ -163,8 +159,9 @@ def keys_of(length, start, numbers, CASE: tl.constexpr):
 
 
 @triton.jit
-def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE: tl.constexpr):
-    """Piece `piece` of the n_pieces of an owner, if it has enough keys; the last program to finish adds the pieces up."""
+def do_piece(length, start_of_row, q_tile, task, stretch, memory, strides, numbers, CASE: tl.constexpr):
+    """Piece `piece` of the n_pieces of an owner; the last program to finish adds the pieces up. `stretch`: after how many keys it
+    begins, and how many it has; None for equal pieces, of which the last ones may have none and are left out."""
     owner, first_partial, piece, n_pieces = task
     b, h, block = place_of(owner, CASE)
     length, low, high = keys_of(length, start_of_row, numbers, CASE)
@@ -173,11 +170,16 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
         every = block * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M)
         last = tl.max(tl.where(every < CASE.ROWS, every % CASE.S_ACTIVE, 0), 0)
         high = tl.minimum(high, tl.maximum(first + last + 1, low))
-    share = numbers.split_keys
-    if not CASE.FIXED:
-        share = tl.maximum((tl.cdiv(high - low, n_pieces) + CASE.BLOCK_N - 1) // CASE.BLOCK_N * CASE.BLOCK_N, numbers.split_keys)
-    if piece == 0 or piece * share < high - low:
-        begin = low + piece * share
+    if stretch is None:
+        share = numbers.split_keys
+        if not CASE.FIXED:
+            even = (tl.cdiv(high - low, n_pieces) + CASE.BLOCK_N - 1) // CASE.BLOCK_N * CASE.BLOCK_N
+            share = tl.maximum(even, numbers.split_keys)
+        skipped = piece * share
+    else:
+        skipped, share = stretch
+    if stretch is not None or piece == 0 or skipped < high - low:
+        begin = low + skipped
         end = tl.minimum(begin + share, high)
         # Row r of the tile is query head r // S_ACTIVE of this key head, new token r % S_ACTIVE.
         r = block * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M)
@@ -195,7 +197,8 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
             v_scale = tl.load(memory.v_scale + h)
         m, l, acc = read_keys((begin, end), (b, h), rows, (m, l, acc), memory, strides, numbers, CASE)
 
-        n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the loads are issued
+        if stretch is None:
+            n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the loads are issued
         if CASE.HAS_NEW:
             if piece == n_pieces - 1:
                 if CASE.S_ACTIVE <= CASE.NEW:
