@@ -89,11 +89,10 @@ def claims(layers: list[Row]) -> list[str]:
 
 def compiled_modules(batch: int, stacks: tuple[int, ...]) -> list[Row]:
     """What `torch.compile` makes of small modules and stacks of them beside ours, all taking turns: one to eight of
-    nn.Linear(32, 32), nn.LUT(32, 32, 16, 6), or an op that does nothing. Guards and wrappers around that are the floor of a call;
-    with the tensors that ours keeps for its backward pass, that of ours."""
+    nn.Linear(32, 32), nn.LUT(32, 32, 16, 6), or an op that does nothing with the tensors of ours: guards and wrappers around that
+    are the floor of a call."""
     makers: dict[str, Callable[[int], torch.nn.Module]] = {
         "nothing": lambda _: NoOp(),
-        "nothing, our tensors": lambda _: NoOpLikeOurs(),
         "nn.Linear": lambda _: torch.nn.Linear(32, 32),
         "nn.LUT": lambda seed: LUT(32, 32, 16, 6, seed=seed),
     }
@@ -130,65 +129,38 @@ def on_one_thread(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 class NoOp(torch.nn.Module):
-    """One op forward and one backward, as ours, with a weight; both give memory as it is, and launch nothing."""
+    """One op forward and one backward, with the tensors of ours; both give memory as it is, and launch nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(16, 64, 32))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.lutetia_bench.nothing(x, self.weight)
-
-
-class NoOpLikeOurs(NoOp):
-    """The same with anchors, and three tensors [B, N_t] that the forward pass leaves to the backward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
         self.register_buffer("anchors", torch.zeros(16, 6, 2, dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return super().forward(x)
-        return torch.ops.lutetia_bench.nothing_found(x, self.weight, self.anchors)[0]
+        return torch.ops.lutetia_bench.nothing(x, self.weight, self.anchors)
 
 
 def define_nothing() -> None:
-    """The ops of `NoOp` and `NoOpLikeOurs`, once."""
+    """The ops of `NoOp`, once."""
     if hasattr(torch.ops.lutetia_bench, "nothing"):
         return
 
-    def forward(x: Tensor, weight: Tensor) -> Tensor:
+    def forward(x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
         return torch.empty_like(x)
 
-    def found(x: Tensor, weight: Tensor, anchors: Tensor) -> tuple[Tensor, ...]:
-        return torch.empty_like(x), *(x.new_empty(len(x), len(anchors)) for _ in range(3))
+    def back(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.empty_like(x), torch.empty_like(weight)
 
-    def back(grad: Tensor, weight: Tensor, *kept: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.empty_like(grad), torch.empty_like(weight)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return *torch.ops.lutetia_bench.nothing_back(grad, *ctx.saved_tensors), None
 
-    def keep(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
-        given = output[1:] if isinstance(output, tuple) else ()
-        ctx.mark_non_differentiable(*given)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[1:], *given)
-
-    for name, extra, gives, run in (
-        ("nothing", "", "Tensor", forward),
-        ("nothing_found", ", Tensor anchors", "(Tensor, Tensor, Tensor, Tensor)", found),
-    ):
-        kept = "" if name == "nothing" else ", Tensor anchors, Tensor a, Tensor b, Tensor c"
-        LIBRARY.define(f"{name}(Tensor x, Tensor weight{extra}) -> {gives}")
-        LIBRARY.define(f"{name}_back(Tensor grad, Tensor weight{kept}) -> (Tensor, Tensor)")
-        for each, does in ((name, run), (f"{name}_back", back)):
-            LIBRARY.impl(each, does, "CompositeExplicitAutograd")
-            torch.library.register_fake(f"lutetia_bench::{each}", does, lib=LIBRARY)
-
-        def backward(ctx: Any, grad: Tensor, *_: None, name: str = name) -> tuple[Tensor | None, ...]:
-            gradients = getattr(torch.ops.lutetia_bench, f"{name}_back")(grad, *ctx.saved_tensors)
-            return gradients if name == "nothing" else (*gradients, None)
-
-        torch.library.register_autograd(f"lutetia_bench::{name}", backward, setup_context=keep, lib=LIBRARY)
+    LIBRARY.define("nothing(Tensor x, Tensor weight, Tensor anchors) -> Tensor")
+    LIBRARY.define("nothing_back(Tensor grad, Tensor x, Tensor weight, Tensor anchors) -> (Tensor, Tensor)")
+    for name, does in (("nothing", forward), ("nothing_back", back)):
+        LIBRARY.impl(name, does, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"lutetia_bench::{name}", does, lib=LIBRARY)
+    keep = lambda ctx, inputs, output: ctx.save_for_backward(*inputs)  # noqa: E731
+    torch.library.register_autograd("lutetia_bench::nothing", backward, setup_context=keep, lib=LIBRARY)
 
 
 def grouped_synapses() -> Synapses:

@@ -9,32 +9,36 @@ from statistics import mean
 from results import Result, Row, rows_of, text_of
 from results_tables import range_of, value
 
-MODES = ("eager", "compiled")
-
 
 def layer_sentence(result: Result) -> str:
     return f"Eager steps of the two small shapes are launch-bound. {compile_floor(result)}"
 
 
 def compile_floor(result: Result) -> str:
-    """From how many small modules on torch.compile is faster than eager calls, in both modes: of nn.Linear and of ours."""
+    """Which stacks of nn.LUT `torch.compile` speeds up in its two modes, and what stands in the way of the others."""
+    rows = {tuple(row["module"].split(" × ")): row for row in rows_of(result, "compiling")}
+    ours = {int(number): row for (number, name), row in rows.items() if name == "nn.LUT"}
 
-    def least(step: str, mode: str) -> str:
-        """The smallest stacks that are faster in a mode."""
-        found = {}
-        for row in reversed(rows_of(result, "compiling")):
-            number, _, name = row["module"].split()[:3]
-            if row[f"{step}, {mode}"] < row[f"{step}, eager"] and name.startswith("nn."):
-                found[name] = number
-        return " or ".join(sorted(set(found.values()))) or "none"
+    def faster(step: str, mode: str) -> list[int]:
+        return [number for number, row in ours.items() if row[f"{step}, {mode}"] <= row[f"{step}, eager"]]
 
-    usual, reduced = ([least(step, mode) for step in ("train", "eval")] for mode in ("compiled", "reduce-overhead"))
-    nothing = rows_of(result, "compiling")[0]
-    eager, compiled = (" and ".join(f"{1e3 * nothing[f'{step}, {mode}']:.0f}" for step in ("eval", "train")) for mode in MODES)
+    def listed(numbers: Sequence[int]) -> str:
+        return " and ".join(map(str, numbers)) or "none"
+
+    usual, reduced = (
+        " and ".join(f"{listed(faster(step, mode))} in {word}" for step, word in (("train", "training"), ("eval", "evaluation")))
+        for mode in ("compiled", "reduce-overhead")
+    )
+    floors = []
+    for step, word in (("eval", "evaluation"), ("train", "training")):
+        for number, row in ours.items():
+            nothing = rows[str(number), "nothing"][f"{step}, compiled"]
+            if nothing > row[f"{step}, eager"]:
+                floors.append(f"{word} of {number}: {1e3 * nothing:.0f} µs to {1e3 * row[f'{step}, eager']:.0f}")
     return (
-        f"`torch.compile` speeds up stacks of either module from {reduced[0]} layers in training, {reduced[1]} in evaluation, "
-        f"with `reduce-overhead`; by default {' and '.join(dict.fromkeys(usual))}. Its own wrappers are the floor: an op that "
-        f"does nothing takes {compiled} µs compiled and {eager} eager, in evaluation and in a training step."
+        f"Stacks of nn.LUT that `torch.compile` speeds up: {usual}; with `reduce-overhead` {reduced}. The floor of a compiled "
+        "call is an op that does nothing. Where it is slower than our layers are eagerly, compiling cannot help: "
+        f"{', '.join(floors)}."
     )
 
 
