@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lutetia.errors import DataError
-from lutetia.training.tables import read_csv
+from lutetia.training.tables import read_cells, read_csv
 
 
 def test_csv_with_names_and_words(tmp_path: Path) -> None:
@@ -98,3 +98,16 @@ def test_a_bad_csv_is_named(tmp_path: Path, text: str, label: str | int | None, 
         read_csv(path, label)
     assert f"{path}" in str(caught.value)
     assert message in str(caught.value)
+
+
+def test_files_of_other_programs(tmp_path: Path) -> None:
+    """A table of a spreadsheet in UTF-16, a space before a quote, and characters that only Python takes for ends of lines."""
+    path = tmp_path / "a.csv"
+    path.write_bytes('name, "a, b",größe\r\nx\x0cy, "1, 2",3\r\nu\x85v\u2028w,"4\n5",6\r\n'.encode("utf-16"))
+    cells = read_cells(path)
+    assert cells.header == ["name", "a, b", "größe"]
+    assert cells.rows == [["x\x0cy", "1, 2", "3"], ["u\x85v\u2028w", "4\n5", "6"]]
+    assert cells.lines == [2, 4]
+    path.write_bytes(b"\xff\xfea\x00,")
+    with pytest.raises(DataError, match="is not UTF-16, expected a CSV file saved as UTF-16$"):
+        read_cells(path)

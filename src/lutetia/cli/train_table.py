@@ -13,13 +13,17 @@ from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
 from lutetia.errors import DataError
 from lutetia.training import (
+    Data,
+    LearningTable,
     TableConfig,
     duration_text,
     guess_config,
     holds_table_run,
     is_table,
     make_table_config,
+    open_table,
     override_setting,
+    read_table_file,
     read_toml,
     train_table,
 )
@@ -57,7 +61,8 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         out, folder, again = request.out or Path("runs") / name, Path(), False
         if (out / "config.toml").exists():
             raise DataError(f"{out} already holds a run: edit {out / 'config.toml'} and train that, or choose --out")
-        config, _ = guess_config(path, request.target, request.task, _skips(request.settings))
+        file = None if path.is_dir() else read_table_file(path)  # images are read as the config says
+        config, _ = guess_config(path, request.target, request.task, _skips(request.settings), file)
     else:
         if request.target is not None or request.task is not None:
             raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
@@ -66,10 +71,12 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         name = Path(os.path.abspath(folder)).name if path.name == "config.toml" else path.stem
         out = request.out or (folder if is_own else Path("runs") / name)
         again = is_own and os.path.realpath(out) == os.path.realpath(folder)
-        config = make_table_config(read_toml(path), str(path))
+        config, file = make_table_config(read_toml(path), str(path)), None
     config = _with(config, request.settings, str(path), guessed=is_table(path))
+    opened = open_table(config, folder, file=file if config.data.path == str(path) else None)
     if show:
-        show_types(config, folder, guessed=request.target is None and is_table(path) and path.suffix.lower() != ".npz")
+        is_guess = request.target is None and is_table(path) and path.suffix.lower() != ".npz"
+        show_types(config, folder, opened, guessed=is_guess)
     trials = 1 + config.fit.calibrate
     with Progress("fitting tables", trials * config.fit.n_tables, show) as progress:
 
@@ -77,7 +84,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
             stop_if_interrupted()
             progress.advance(done - progress.done)
 
-        return train_table(config, folder, out, again=again, each=each)
+        return train_table(config, folder, out, again=again, each=each, opened=opened)
 
 
 def _skips(settings: list[str]) -> bool:
@@ -99,22 +106,20 @@ def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) ->
     return replace(changed, data=replace(changed.data, leave_out=kept))
 
 
-def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
+def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, Data], guessed: bool) -> None:
     """Show the types of the columns before the fit, and how to choose another target if this one was guessed."""
-    from lutetia.training import open_table
-
-    table, data = open_table(config, folder)
-    screen = console()
+    table, data = opened
+    types, screen = table.types, console()
     count = ", ".join(f"{len(part)} rows to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
     target = f" of {one_line(config.data.target)}" if config.data.target else ""
     target += ", the last column (--target names another)" if target and guessed else ""
     screen.print(f"{kind}{target}: {count}", soft_wrap=True)
-    width = max((len(one_line(name)) for name in [*(name for name, _ in table.types[:SHOWN]), *table.left_out]), default=0)
-    for name, told in table.types[:SHOWN]:
+    width = max((len(one_line(name)) for name in [*(name for name, _ in types[:SHOWN]), *table.left_out]), default=0)
+    for name, told in types[:SHOWN]:
         screen.print(f"  {one_line(name):<{width}}  {one_line(told)}", soft_wrap=True)
-    if len(table.types) > SHOWN:
-        screen.print(f"  and {len(table.types) - SHOWN} more columns", soft_wrap=True)
+    if len(types) > SHOWN:
+        screen.print(f"  and {len(types) - SHOWN} more columns", soft_wrap=True)
     for name, why in table.left_out.items():
         screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
     if any("different values" in why for why in table.left_out.values()):

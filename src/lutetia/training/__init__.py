@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
-    from lutetia.training.table_files import TableFile, find_target, is_table, read_table_file
+    from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, read_table_file
     from lutetia.training.table_files import named as column_names
     from lutetia.training.table_refit import Trial as RefitTrial
     from lutetia.training.table_refit import refit_tables, try_refit
@@ -100,7 +100,7 @@ __getattr__, __dir__ = lazy_door(
         "shaping": "Shaping",
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
-        "table_files": "TableFile UNNAMED_COLUMN=UNNAMED column_names=named find_target is_table read_table_file",
+        "table_files": "LearningTable TableFile UNNAMED_COLUMN=UNNAMED column_names=named find_target is_table read_table_file",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",
         "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config measure_tabular=measure"
         " open_table train_table",

@@ -6,6 +6,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,42 @@ WRITTEN_COMMA = re.compile(r"(?P<sign>[-+]?)[€]?\s?(?P<whole>\d{1,3}(?:\.\d{3}
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?")
 
 
+PLAIN = {str, float, int, NoneType}  # types of cells that float() reads as number_of() does
+
+
+class Column(list[Any]):
+    """The cells of a column, whose numbers are read once."""
+
+    @cached_property
+    def numbers(self) -> Array | None:
+        """As `plain_numbers` gives them."""
+        return _plain(self)
+
+
+def plain_numbers(values: Sequence[Any]) -> Array | None:
+    """A column as float64 [n], NaN for missing, where every other cell is a plain number; None for other columns.
+
+    Most columns of large files are like that, and are read here without a step of Python for each cell.
+    """
+    return values.numbers if isinstance(values, Column) else _plain(values)
+
+
+def _plain(values: Sequence[Any]) -> Array | None:
+    first = next((value for value in values if not is_missing(value)), None)
+    if first is None or not set(map(type, values)) <= PLAIN:
+        return None
+    try:
+        float(first)  # a column of words is not searched for missing cells
+        try:
+            numbers = np.fromiter(map(float, values), np.float64, len(values))
+        except (ValueError, TypeError):
+            numbers = np.fromiter((math.nan if is_missing(value) else float(value) for value in values), np.float64, len(values))
+    except (ValueError, OverflowError):
+        return None
+    empty = np.flatnonzero(np.isnan(numbers))
+    return numbers if not np.isinf(numbers).any() and all(is_missing(values[row]) for row in empty) else None
+
+
 def numbered(
     values: Sequence[Any],
     known: Sequence[str] | None,
@@ -51,6 +89,8 @@ def numbered(
 
     A category that is not known is missing with unknown="missing", else an error, which with unknown="error" says so.
     """
+    if known is None and (plain := plain_numbers(values)) is not None:
+        return plain
     texts = [None if is_missing(value) else text_of(value) for value in values]
     find = None if known is None else in_any_case(known)
     numbers = np.full(len(texts), np.nan)
@@ -106,11 +146,13 @@ def why_left_out(name: str, values: Sequence[Any], categorical: bool = False) ->
 
 def numbers_rows(values: Sequence[Any]) -> bool:
     """Whether a column numbers the rows: each value is one more than the last, for more rows than a rating scale has steps."""
-    if len(values) <= MOST_CLASSES or any(map(is_missing, values)):
+    if len(values) <= MOST_CLASSES:
         return False
-    numbers = [number_of(text_of(value)) for value in values]
-    first = numbers[0]
-    return first is not None and numbers == [first + row for row in range(len(numbers))]
+    numbers = plain_numbers(values)
+    if numbers is None:  # as people write them: 1,001
+        written = [None if is_missing(value) else number_of(text_of(value)) for value in values]
+        numbers = np.array(written, np.float64)  # None becomes NaN, which is no next number
+    return bool((numbers == numbers[0] + np.arange(len(numbers))).all())
 
 
 def identifies_rows(name: str, values: Sequence[Any]) -> bool:
@@ -133,6 +175,8 @@ def names_identifier(name: str) -> bool:
 
 def missing_words(values: Sequence[Any]) -> list[str]:
     """The words for no value in a column that otherwise holds numbers: "-", "unknown"; few of them, in few cells, no digits."""
+    if plain_numbers(values) is not None:
+        return []
     texts = [text_of(value).lower() for value in values if not is_missing(value)]
     by_text = {text: number_of(text) for text in set(texts)}
     words = {text for text, number in by_text.items() if number is None}
@@ -147,11 +191,16 @@ def without_words(values: Sequence[Any], words: Sequence[str]) -> Sequence[Any]:
     if not words:
         return values
     known = {word.lower() for word in words}
+    if plain_numbers(values) is not None and not any(map(is_number, known)):
+        return values
     return [None if isinstance(value, str) and value.lower() in known else value for value in values]
 
 
 def read_column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[str]]:
     """Why a column is not used; or its numbers and its categories."""
+    plain = None if categorical else plain_numbers(values)
+    if plain is not None and len(plain) and (plain != plain[0]).any():  # NaN is not equal to itself: some are missing
+        return "", plain, []
     texts = [text_of(value) for value in values if not is_missing(value)]
     if not texts:
         return "all its values are missing", np.empty(0), []
@@ -183,10 +232,6 @@ def number_of(text: str) -> float | None:
     whole = match["whole"].replace(",", "").replace(".", "")
     value = float(match["sign"] + whole + (match["rest"] or "").replace(",", "."))
     return value if math.isfinite(value) else None
-
-
-def cell_value(cell: str) -> Any:
-    return None if cell.lower() in MISSING else cell
 
 
 def is_missing(value: object) -> bool:

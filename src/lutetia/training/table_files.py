@@ -16,9 +16,10 @@ from lutetia.files import check_file
 from lutetia.models import LONGEST_NAME
 from lutetia.training.arrays import read_npz
 from lutetia.training.columns import (
+    MISSING,
     MOST_CLASSES,
     SHOWN,
-    cell_value,
+    Column,
     class_order,
     is_missing,
     missing_words,
@@ -48,7 +49,7 @@ class TableFile:
     """
 
     path: Path
-    columns: dict[str, list[Any]]
+    columns: dict[str, Column]
     x: Array | None = None
     target: list[Any] | None = None
     lines: list[int] | None = None  # of a text: where each row is
@@ -100,8 +101,8 @@ def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool 
             raise DataError(f"{path} has column names and no rows below them, expected at least two")
         names = named(cells.header or [""] * cells.width)
         _check_names(path, names)
-        columns = {name: [cell_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
-        return TableFile(path, columns, lines=cells.lines)
+        columns = zip(*cells.rows, strict=True)
+        return TableFile(path, {name: _values(column) for name, column in zip(names, columns, strict=True)}, lines=cells.lines)
     if suffix in (".parquet", ".pq"):
         if not path.exists():
             raise DataError(f"{path} does not exist, expected {KINDS}")
@@ -115,6 +116,11 @@ def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool 
     if suffix == ".npz":
         return _arrays(path)
     raise DataError(f"{path} {'does not exist' if not path.exists() else 'is no table'}, expected {KINDS}")
+
+
+def _values(cells: Sequence[str]) -> Column:
+    """The cells of a column of text, None for those that hold no value."""
+    return Column([None if cell.lower() in MISSING else cell for cell in cells])
 
 
 def named(header: Sequence[str]) -> list[str]:
@@ -186,7 +192,7 @@ def _with_targets(file: TableFile, name: str | None) -> TableFile:
         raise DataError(f"{file.path} has no row with a target, expected at least two")
     return replace(
         file,
-        columns={title: [column[row] for row in kept] for title, column in file.columns.items()},
+        columns={title: Column([column[row] for row in kept]) for title, column in file.columns.items()},
         x=None if file.x is None else file.x[kept],
         target=None if file.target is None else [file.target[row] for row in kept],
         lines=None if file.lines is None else [file.lines[row] for row in kept],
@@ -222,8 +228,9 @@ def make_target(
         hint = "remove such rows, or skip them: --set data.skip_unusable=true"
         raise DataError(f"{where} has no value in {row}, expected one in each row; {hint}")
     texts = [text_of(value) for value in values]
-    numbers = [number_of(text) for text in texts]
-    numeric = None not in numbers
+    by_text = {text: number_of(text) for text in set(texts)}
+    numbers = [by_text[text] for text in texts]
+    numeric = None not in by_text.values()
     guessed = task is None
     if guessed and (words := missing_words(values)):
         row = row_name([text.lower() for text in texts].index(words[0]), lines)
@@ -231,8 +238,8 @@ def make_target(
             f"{where} has {words[0]!r} in {row} and numbers elsewhere: remove such rows, or use --task classification"
         )
     if guessed:
-        whole = numeric and all(number.is_integer() for number in numbers if number is not None)
-        task = "regression" if numeric and not (whole and len(set(texts)) <= MOST_CLASSES) else "classification"
+        whole = numeric and all(number.is_integer() for number in by_text.values() if number is not None)
+        task = "regression" if numeric and not (whole and len(by_text) <= MOST_CLASSES) else "classification"
     if task == "regression":
         if not numeric:
             raise DataError(f"{where} holds {texts[numbers.index(None)]!r}, expected numbers for a regression")
@@ -284,7 +291,7 @@ def _parquet(path: Path) -> TableFile:
     texts = [each.name for each in schema if types.is_string(each.type) or types.is_binary(each.type)]
     with parquet.ParquetFile(path, read_dictionary=texts) as file:  # so that a long text that comes often is there once
         table = file.read()
-    return TableFile(path, {name: _cells_of(table[name]) for name in schema.names})
+    return TableFile(path, {name: Column(_cells_of(table[name])) for name in schema.names})
 
 
 def _cells_of(column: Any) -> list[Any]:
@@ -317,7 +324,7 @@ def _arrays(path: Path) -> TableFile:
         titles = titles or [f"x{number}" for number in range(x.shape[1])]
         _check_names(path, titles)
         target = "y" if "y" not in titles else "target y"
-        return TableFile(path, {**{name: x[:, at].tolist() for at, name in enumerate(titles)}, target: targets})
+        return TableFile(path, {**{name: Column(x[:, at].tolist()) for at, name in enumerate(titles)}, target: Column(targets)})
     return TableFile(path, {}, x.astype(np.float64) / (255 if x.dtype == np.uint8 else 1), targets)
 
 

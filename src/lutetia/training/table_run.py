@@ -35,6 +35,7 @@ from lutetia.training.schema import Origin, build, option
 from lutetia.training.table_files import (
     TASKS,
     LearningTable,
+    TableFile,
     find_target,
     make_table,
     read_table_file,
@@ -120,11 +121,14 @@ def make_table_config(tables: Mapping[str, Any], name: str, overridden: Collecti
     return build(TableConfig, own, Origin(name, overridden))
 
 
-def open_table(config: TableConfig, folder: Path, classes: Sequence[str] = ()) -> tuple[LearningTable, Data]:
-    """The table, and its rows in the splits "train" and "test"; `classes` are those of a model, in its order."""
+def open_table(
+    config: TableConfig, folder: Path, classes: Sequence[str] = (), file: TableFile | None = None
+) -> tuple[LearningTable, Data]:
+    """The table, and its rows in the splits "train" and "test"; `classes` are those of a model, in its order. A `file` that was
+    read is not read again."""
     path = folder / config.data.path
-    wanted = config.data
-    file, skip = read_table_file(path, wanted.images, wanted.skip_unusable), wanted.skip_unusable
+    wanted, skip = config.data, config.data.skip_unusable
+    file = read_table_file(path, wanted.images, skip) if file is None else file
     table = make_table(file, wanted.target, wanted.task, wanted.categorical, wanted.leave_out, wanted.missing, skip)
     table = _numbered_as(table, classes, path) if classes and table.classes else table
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
@@ -155,17 +159,25 @@ def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[s
     return {"train": train, "test": test}
 
 
-def train_table(config: TableConfig, folder: Path, out: Path, *, again: bool = False, each: Each | None = None) -> dict[str, Any]:
+def train_table(
+    config: TableConfig,
+    folder: Path,
+    out: Path,
+    *,
+    again: bool = False,
+    each: Each | None = None,
+    opened: tuple[LearningTable, Data] | None = None,
+) -> dict[str, Any]:
     """Fit what a config describes, whose paths are relative to `folder`, and write it to `out`; returns the summary.
 
-    `out` is empty or, where `again` says so, holds the run of this config.
+    `out` is empty or, where `again` says so, holds the run of this config; `opened` is what `open_table` gave for it.
     """
     with RunFolder(out).held(again):
-        return _train(config, folder, out, each)
+        return _train(config, folder, out, each, open_table(config, folder) if opened is None else opened)
 
 
-def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> dict[str, Any]:
-    table, data = open_table(config, folder)
+def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, opened: tuple[LearningTable, Data]) -> dict[str, Any]:
+    table, data = opened
     if config.fit.balanced and not table.classes:
         raise DataError("fit.balanced is true, and a regression has no classes, expected false")
     begun = time.perf_counter()
@@ -285,10 +297,13 @@ def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary
         file.write((json.dumps(summary, indent=2) + "\n").encode())
 
 
-def guess_config(path: Path, target: str | None, task: str | None, skip: bool = False) -> tuple[TableConfig, LearningTable]:
-    """The config for a file: its target, its task and the types of its columns; with `skip`, without what is unusable."""
+def guess_config(
+    path: Path, target: str | None, task: str | None, skip: bool = False, file: TableFile | None = None
+) -> tuple[TableConfig, LearningTable]:
+    """The config for a file: its target, its task and the types of its columns; with `skip`, without what is unusable. A `file`
+    that was read is not read again."""
     images = _guess_images(path, skip)
-    file = read_table_file(path, images, skip)
+    file = read_table_file(path, images, skip) if file is None else file
     name = None if file.x is not None else find_target(file, target)
     others = {column: values for column, values in file.columns.items() if column != name}
     counting = [column for column, values in others.items() if numbers_rows(values) or identifies_rows(column, values)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import json
 import math
 import re
@@ -54,11 +56,12 @@ class LabelledRows(NamedTuple):
 
 def read_cells(path: Path, label: str | int | None = None) -> Cells:
     """Read a CSV file; a first row that holds `label`, or words where the next row has numbers, names the columns."""
-    text = _decoded(path)
+    text = io.StringIO(_decoded(path), newline="")  # lines end at \n, \r or both, and at nothing else that splitlines() takes
     delimiter = _delimiter(next((line for line in text if line.strip()), ""))
-    reader = csv.reader(text, delimiter=delimiter)
+    text.seek(0)
+    reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True)  # a space before a quote is not part of the cell
     try:
-        pairs = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+        pairs = [(reader.line_num, cells) for row in reader if any(cells := list(map(str.strip, row)))]
     except csv.Error as error:
         raise DataError(f"{path} is not a CSV file: {error}") from error
     if not pairs:
@@ -74,15 +77,17 @@ def read_cells(path: Path, label: str | int | None = None) -> Cells:
     return Cells(path, header, rows, lines)
 
 
-def _decoded(path: Path) -> list[str]:
-    """The lines of a file of text."""
+def _decoded(path: Path) -> str:
+    """The text of a file: UTF-8, or UTF-16 where its first two bytes say so."""
     data = read_whole(path, "a CSV file")
+    name = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
-        return data.decode("utf-8-sig").splitlines()
+        return data.decode(name)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
+        kind, hint = ("UTF-16", "") if name == "utf-16" else ("UTF-8", " (in Excel: CSV UTF-8)")
         raise DataError(
-            f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not UTF-8, expected a CSV file saved as UTF-8"
+            f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not {kind}, expected a CSV file saved as {kind}{hint}"
         ) from error
 
 
@@ -101,7 +106,7 @@ def _delimiter(line: str) -> str:
 def _count_cells(line: str, delimiter: str) -> int:
     """How many cells a delimiter makes of a line; 0 where one would be longer than a cell may be."""
     try:
-        return len(next(csv.reader([line], delimiter=delimiter), []))
+        return len(next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), []))
     except csv.Error:
         return 0
 
