@@ -109,5 +109,5 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
     assert cells.rows == [["x\x0cy", "1, 2", "3"], ["u\x85v\u2028w", "4\n5", "6"]]
     assert cells.lines == [2, 4]
     path.write_bytes(b"\xff\xfea\x00,")
-    with pytest.raises(DataError, match="is not UTF-16, expected a CSV file saved as UTF-16$"):
+    with pytest.raises(DataError, match=r"is not UTF-16, expected a CSV file saved as UTF-16$"):
         read_cells(path)

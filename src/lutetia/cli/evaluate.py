@@ -59,6 +59,7 @@ from lutetia.training import (
     read_cells,
     read_state,
     read_table_file,
+    without_unit,
 )
 
 Array = np.ndarray[Any, Any]
@@ -130,7 +131,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
         features = [each for each in feature_columns(model, cells) if each != column]
         x, columns = tabular_rows(model, cells, features).reshape(-1, *model.config.input_shape), columns_by_name(cells)
         where = f"{cells.path}, {cells.column_name(column)}"
-        y = class_numbers(labels_of(cells, column), model.metadata.get("classes"), where, cells.lines)
+        y = _targets(model, labels_of(cells, column), where, cells.lines)
     else:
         tables = read_config(in_run(checkpoint))
         if not is_table_config(tables):
@@ -163,15 +164,18 @@ def _columns(names: list[str], rises: list[float]) -> list[dict[str, Any]]:
 def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[Array, Array, Mapping[str, Sequence[Any]]]:
     """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names; and these."""
     file, shape = read_table_file(path, image_settings(model)), tuple(model.config.input_shape)
-    classes = model.metadata.get("classes")
     if file.x is not None:
         if file.x.shape[1:] != shape:
             sizes = (" × ".join(map(str, each)) for each in (file.x.shape[1:], shape))
             raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
-        return file.x, class_numbers(file.target or [], classes, str(path)), {}
+        return file.x, _targets(model, file.target or [], str(path)), {}
     target = find_target(file, label if label is not None or len(file.columns) == 1 else model.metadata.get("target"))
-    y = class_numbers(file.columns[target], classes, f"{path}, column {target!r}")
-    return named_rows(model, file), y, file.columns
+    return named_rows(model, file), _targets(model, file.columns[target], f"{path}, column {target!r}"), file.columns
+
+
+def _targets(model: Tabular, values: Sequence[Any], where: str, lines: Sequence[int] | None = None) -> Array:
+    """The numbers of classes, or the numbers to predict, float64 [n]."""
+    return class_numbers(without_unit(values, model.metadata.get("target_unit")), model.metadata.get("classes"), where, lines)
 
 
 class _Seen(torch.nn.Module):

@@ -37,6 +37,7 @@ from lutetia.training import (
     read_pixels,
     read_table_file,
     unknown_categories,
+    without_unit,
     without_words,
 )
 
@@ -123,15 +124,26 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
 
 def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
     """The columns of a file that the model was trained on, by their names, as float64 [n, len(columns)]."""
-    names, categories, words = feature_names(model), model.metadata.get("categories", {}), model.metadata.get("missing", [])
+    names = feature_names(model)
     lacking = [name for name in names or ["x0"] if name not in file.columns]
     if lacking:
         raise DataError(f"{file.path} has no column {lacking[0]!r}, which the model was trained on")
-    unknown, parts = model.metadata.get("unknown", "error"), []
-    for number, name in enumerate(names):
-        values, where = without_words(file.columns[name], words), f"{file.path}, column {name!r}"
-        parts.append(class_numbers(values, category_names(categories, number), where, file.lines, unknown))
-    return np.stack(parts, 1)
+    return np.stack(
+        [
+            _numbers(model, number, file.columns[name], f"{file.path}, column {name!r}", file.lines)
+            for number, name in enumerate(names)
+        ],
+        1,
+    )
+
+
+def _numbers(model: Tabular, number: int, values: Sequence[Any], where: str, lines: Sequence[int] | None) -> np.ndarray:
+    """The cells of an input of the model as it was trained on them, float64 [n]: without its unit, categories by name."""
+    known = model.metadata
+    unit = known.get("units", {}).get(str(number))
+    cells = without_unit(without_words(values, known.get("missing", [])), unit)
+    names = category_names(known.get("categories", {}), number)
+    return class_numbers(cells, names, where if unit is None else f"{where}, in {unit}", lines, known.get("unknown", "error"))
 
 
 def category_names(categories: Mapping[str, Sequence[Any]], number: int) -> list[str] | None:
@@ -157,13 +169,10 @@ def unknown_warnings(model: Classifier, columns: Mapping[str, Sequence[Any]]) ->
 
 def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
     """Columns of a CSV file as float64 [n, len(columns)]: empty cells are missing, categories are given by name."""
-    categories = model.metadata.get("categories", {})
     parts = []
     for number, column in enumerate(columns):
-        values = without_words([row[column] for row in cells.rows], model.metadata.get("missing", []))
         where = f"{cells.path}, {cells.column_name(column)}"
-        known, unknown = category_names(categories, number), model.metadata.get("unknown", "error")
-        parts.append(class_numbers(values, known, where, cells.lines, unknown))
+        parts.append(_numbers(model, number, [row[column] for row in cells.rows], where, cells.lines))
     return np.stack(parts, 1)
 
 

@@ -7,6 +7,8 @@ input_low    the smallest value of each input in the training data, or one numbe
 input_high   the largest
 target       the name of what is predicted
 categories   by the number of an input, as a string, the values that its numbers stand for
+units        by the number of an input, as a string, the unit that may follow its numbers in a file
+target_unit  the unit that may follow the numbers to predict
 error_90     of a regression: what the error of nine in ten rows that were not fitted stays within
 resized      whether images of other sizes are resized to that of the model
 unknown      what a category becomes that is not listed: "error", the default, or "missing"
@@ -76,9 +78,11 @@ def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> No
 
 def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
     """Check what is known of the columns: plain values by the number of an input, a name, and words."""
-    categories, target = metadata.get("categories"), metadata.get("target")
+    target = metadata.get("target")
     if target is not None and not (isinstance(target, str) and target.strip() and len(target) <= LONGEST_NAME):
         fail("metadata.target", target, f"a name of 1 to {LONGEST_NAME} characters")
+    if not isinstance(metadata.get("target_unit", ""), str):
+        fail("metadata.target_unit", metadata["target_unit"], "a string")
     if not isinstance(metadata.get("resized", False), bool):
         fail("metadata.resized", metadata["resized"], "true or false")
     error = metadata.get("error_90", 0)
@@ -89,16 +93,24 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None
     words = metadata.get("missing", [])
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         fail("metadata.missing", words, "a list of words")
-    if categories is None:
-        return
-    if not isinstance(categories, Mapping):
-        fail("metadata.categories", categories, "lists of values by the number of an input")
-    for number, values in categories.items():
-        place = whole_number(number) if isinstance(number, str) else None
-        if place is None or not 0 <= place < (n_inputs or 0):
-            fail("metadata.categories", number, f"numbers of inputs below {n_inputs or 0}, as strings")
+    for number, values in _by_input(metadata, "categories", "lists of values", n_inputs):
         if not isinstance(values, list | tuple) or not all(isinstance(each, str | int | float | bool) for each in values):
             fail(f"metadata.categories[{number!r}]", values, "a list of strings or numbers")
+    for number, unit in _by_input(metadata, "units", "units", n_inputs):
+        if not isinstance(unit, str):
+            fail(f"metadata.units[{number!r}]", unit, "a string")
+
+
+def _by_input(metadata: Mapping[str, Any], key: str, what: str, n_inputs: int | None) -> list[tuple[str, Any]]:
+    """The numbers of inputs, and what a key says of each."""
+    known = metadata.get(key, {})
+    if not isinstance(known, Mapping):
+        fail(f"metadata.{key}", known, f"{what} by the number of an input")
+    for number in known:
+        place = whole_number(number) if isinstance(number, str) else None
+        if place is None or not 0 <= place < (n_inputs or 0):
+            fail(f"metadata.{key}", number, f"numbers of inputs below {n_inputs or 0}, as strings")
+    return list(known.items())
 
 
 def _check_range(metadata: Mapping[str, Any], n_inputs: int | None) -> None:

@@ -33,6 +33,7 @@ from lutetia.training.columns import (
 from lutetia.training.formats import Array, check_expansion
 from lutetia.training.images import ImageSettings, labelled_images, read_images
 from lutetia.training.tables import LARGEST, read_cells
+from lutetia.training.units import find_unit, without_unit
 
 UNNAMED = "column "  # and its number
 CELL = 8  # bytes that a cell takes in memory at least
@@ -72,6 +73,8 @@ class LearningTable:
     left_out: dict[str, str]
     input_shape: tuple[int, ...]
     skipped: list[str] = field(default_factory=list)
+    units: dict[int, str] = field(default_factory=dict)  # that the numbers of a column have in the file
+    target_unit: str | None = None  # of a regression
 
     @property
     def types(self) -> list[tuple[str, str]]:
@@ -81,7 +84,9 @@ class LearningTable:
             count = len(self.categories.get(number, ()))
             distinct = np.unique(self.x[:, number][np.isfinite(self.x[:, number])])
             missing = int(np.isnan(self.x[:, number]).sum())
-            kind = f"{count:,} categor{'y' if count == 1 else 'ies'}" if count else f"number, {len(distinct):,} values"
+            kind = f"{count:,} categor{'y' if count == 1 else 'ies'}" if count else "number"
+            kind += f" in {self.units[number]}" if number in self.units else ""
+            kind += "" if count else f", {len(distinct):,} values"
             words = [each for each in self.categories.get(number, ()) if number_of(each) is None]
             if words and 2 * len(words) < count:  # a column of numbers, but for a few cells
                 kind += f", because {words[0]!r} is not a number"
@@ -163,6 +168,7 @@ def make_table(
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
+    units: dict[int, str] = {}
     dropped = {}
     for column in left_out:
         dropped[column] = why_left_out(column, without_words(file.columns[column], missing), column in categorical)
@@ -171,17 +177,23 @@ def make_table(
     for column, values in file.columns.items():
         if column == name or column in dropped:
             continue
-        why, numbers, known = read_column(without_words(values, missing), column in categorical)
+        cells = without_words(values, missing)
+        unit = None if column in categorical else find_unit(cells)
+        why, numbers, known = read_column(without_unit(cells, unit), column in categorical)
         if why:
             dropped[column] = why
             continue
+        if unit is not None:
+            units[len(parts)] = unit
         if known:
             categories[len(parts)] = known
         parts.append(numbers)
         features.append(column)
     if not parts:
         raise DataError(f"{file.path} has no column to learn from besides {name!r}")
-    return LearningTable(np.stack(parts, 1), y, features, classes, categories, dropped, (len(parts),), file.skipped)
+    target_unit = None if classes else find_unit(file.columns[name])
+    x, shape = np.stack(parts, 1), (len(parts),)
+    return LearningTable(x, y, features, classes, categories, dropped, shape, file.skipped, units, target_unit)
 
 
 def _with_targets(file: TableFile, name: str | None) -> TableFile:
@@ -228,7 +240,8 @@ def make_target(
         hint = "remove such rows, or skip them: --set data.skip_unusable=true"
         raise DataError(f"{where} has no value in {row}, expected one in each row; {hint}")
     texts = [text_of(value) for value in values]
-    by_text = {text: number_of(text) for text in set(texts)}
+    bare = without_unit(texts, find_unit(texts))
+    by_text = {text: number_of(number) for text, number in set(zip(texts, bare, strict=True))}
     numbers = [by_text[text] for text in texts]
     numeric = None not in by_text.values()
     guessed = task is None

@@ -270,6 +270,10 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
         known["features"] = table.features
     if table.categories:
         known["categories"] = {str(number): values for number, values in table.categories.items()}
+    if table.target_unit is not None:
+        known["target_unit"] = table.target_unit
+    if table.units:
+        known["units"] = {str(number): unit for number, unit in table.units.items()}
     if config.data.target is not None:
         known["target"] = config.data.target
     if config.data.missing:
