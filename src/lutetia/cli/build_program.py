@@ -1,6 +1,8 @@
 """`lutetia build --target c` and `--target verilog`: a whole-number model as a program or as a core, in a folder.
 
 model.c, model.h  the program: cc -std=c99 -O3 model.c -o run
+columns.c, .h     of a model of columns: lutetia_encode, which turns values in their own units into its inputs
+rows.c            a program that reads a CSV file: cc -std=c99 -O3 -DLUTETIA_NO_MAIN model.c columns.c rows.c -o run
 verilog/          the core, the contents of its memories, and a test bench
 report.json       sizes, widths of the sums, and the loss or the accuracy beside those of the float model
 manifest.json     checksums of all files
@@ -9,6 +11,7 @@ manifest.json     checksums of all files
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,10 +188,17 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
     show_quality(report)
     if report["target"] == "c":
         say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
+        if "flash_encoding_bytes" in report:
+            say("encoding", f"{report['flash_encoding_bytes']:,} bytes of columns.c, which takes values in their own units")
         for machine, size in report["compiled"].items():
             say(machine, size["left_out"] or _size_text(size))
-        say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
-        say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")
+        if "flash_encoding_bytes" in report:
+            texts = " ".join(shlex.quote(str(out / name)) for name in ("model.c", "columns.c", "rows.c"))
+            say("program", f"cc -std=c99 -O3 -DLUTETIA_NO_MAIN {texts} -o run")
+            say("run it", "./run < DATA.csv")
+        else:
+            say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
+            say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")
     elif report["kind"] == "language":
         cycles, simulated = report["cycles_per_byte"], report["simulated"]
         say("cycles", f"{cycles['first']:,} for the first byte, {cycles['filled']:,} when the window is filled, "

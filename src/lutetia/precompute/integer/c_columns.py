@@ -1,0 +1,153 @@
+"""From a row of data to the inputs of a program: `columns.c` turns values into codes, `rows.c` reads a CSV file.
+
+The program compares codes only with a few constants, so only the edges at these are written; where two inputs are compared with
+each other, all edges of both.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from lutetia.precompute.integer.c_text import array, define, n_bytes, source, title, type_of
+from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
+
+Array = np.ndarray[Any, Any]
+
+HEADER = """{title}#ifndef LUTETIA_COLUMNS_H
+#define LUTETIA_COLUMNS_H
+
+#include "model.h"
+
+{sizes}
+extern const char *const lutetia_columns[LUTETIA_COLUMNS]; /* their names, in UTF-8 */
+extern const char *const lutetia_units[LUTETIA_COLUMNS];   /* "" where there is none */
+extern const char *const *const lutetia_categories[LUTETIA_COLUMNS]; /* their names, then 0; 0 for a column of numbers */
+extern const char *const lutetia_classes[LUTETIA_OUTPUTS];
+
+/* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is missing. */
+void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPUTS]);
+{unit}
+#endif
+"""
+UNIT = """
+/* The number that is predicted is the sum of lutetia_answer, times this. */
+#define LUTETIA_UNIT {unit}
+"""
+
+ENCODE = """
+void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPUTS])
+{
+    int i, k;
+    for (i = 0; i < LUTETIA_INPUTS; i++) {
+        double value = values[SOURCE[i]];
+        int first = START[i], count = START[i + 1] - first;
+        x[i] = 0; /* missing, or a category that was never seen */
+        if (value != value)
+            continue;
+        if (IS_CATEGORY[i]) {
+            if (value >= 0 && value < count && value == (int)value)
+                x[i] = CODE[first + (int)value];
+            continue;
+        }
+        x[i] = 1;
+        for (k = 0; k < count && EDGE[first + k] < value; k++)
+            x[i] = CODE[first + k];
+    }
+}
+"""
+
+
+def has_columns(model: IntegerClassifier) -> bool:
+    """Whether a model is of columns of data, whose values have to be encoded."""
+    return hasattr(model.model, "encoding") and len(model.model.config.input_shape) == 1
+
+
+def columns_files(model: IntegerClassifier) -> dict[str, str]:
+    """The texts of columns.h, columns.c and rows.c."""
+    parts, known, n = _codes(model), model.model.metadata, model.model.n_columns
+    names = [*known.get("features", (f"x{number}" for number in range(n)))]
+    classes = [*known.get("classes", map(str, range(model.n_outputs)))] if model.n_outputs > 1 else [known.get("target", "y")]
+    units = [known.get("units", {}).get(str(number), "") for number in range(n)]
+    lists, categories = "", []
+    for number in range(n):
+        values = known.get("categories", {}).get(str(number))
+        categories.append("0" if values is None else f"CATEGORIES{number}")
+        lists += "" if values is None else f"static const char *const {categories[-1]}[] = {{{_strings(values)}, 0}};\n"
+    about = title("A row of data as inputs of the program.").replace("no floating point", "floating point in comparisons only")
+    codes = "".join(array(name, values) for name, values in parts.items() if name != "EDGE")
+    unit = "" if model.n_outputs > 1 else UNIT.format(unit=_double(float(model.graph.output_edge.scale[0])))
+    program = "".join([
+        about, '#include "columns.h"\n\n', codes,
+        f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(_double, parts['EDGE'])) or '0'}}};\n",
+        lists,
+        f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{_strings(names)}}};\n",
+        f"const char *const lutetia_units[LUTETIA_COLUMNS] = {{{_strings(units)}}};\n",
+        f"const char *const *const lutetia_categories[LUTETIA_COLUMNS] = {{{', '.join(categories)}}};\n",
+        f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{_strings(classes)}}};\n",
+        ENCODE,
+    ])  # fmt: skip
+    header = HEADER.format(title=about, sizes=define(LUTETIA_COLUMNS=n), unit=unit)
+    return {"columns.h": header, "columns.c": program, "rows.c": source("rows.c")}
+
+
+def encoding_bytes(model: IntegerClassifier) -> int:
+    """Bytes of the constants of lutetia_encode; names can be left out by the linker."""
+    parts = _codes(model)
+    return 8 * len(parts["EDGE"]) + sum(
+        values.size * n_bytes(type_of(values)) for name, values in parts.items() if name != "EDGE"
+    )
+
+
+def _codes(model: IntegerClassifier) -> dict[str, Array]:
+    """SOURCE, IS_CATEGORY [n_inputs], START [n_inputs + 1], EDGE and CODE: of an input of numbers its edges, and the code above
+    each; of categories the code of each."""
+    encoding, stage = model.model.encoding, model.stages[0]
+    assert isinstance(stage, TableStage)
+    all_edges, ranks, source_of = encoding.edges.cpu().numpy(), encoding.ranks.cpu().numpy(), encoding.source.cpu().numpy()
+    compared = set(stage.left[stage.right >= 0].tolist()) | set(stage.right[stage.right >= 0].tolist())
+    starts: list[int] = [0]
+    edges: list[float] = []
+    codes: list[int] = []
+    for number, source_column in enumerate(source_of.tolist()):
+        own = all_edges[number][np.isfinite(all_edges[number])]
+        if ranks[number].any():
+            names = model.model.metadata.get("categories", {}).get(str(source_column))
+            kept = ranks[number] if names is None else ranks[number, : len(names)]
+            codes += kept.tolist()
+            edges += [0.0] * len(kept)
+        else:
+            wanted = np.arange(1, len(own) + 1) if number in compared else np.unique(stage.constant[_constants(stage, number)])
+            wanted = wanted[(wanted >= 1) & (wanted <= len(own))]  # code > c: the value is above edge c - 1
+            codes += (wanted + 1).tolist()
+            edges += own[wanted - 1].tolist()
+        starts.append(len(codes))
+    return {
+        "SOURCE": source_of,
+        "IS_CATEGORY": ranks.any(1).astype(np.int64),
+        "START": np.array(starts),
+        "CODE": np.array(codes, np.int64),
+        "EDGE": np.array(edges),
+    }
+
+
+def _constants(stage: TableStage, number: int) -> Array:
+    return np.flatnonzero((stage.left == number) & (stage.right < 0))
+
+
+def _double(value: float) -> str:
+    """A number that C reads as the same bits."""
+    assert math.isfinite(value)
+    return repr(float(value))
+
+
+def _strings(texts: Any) -> str:
+    return ", ".join(_string(str(text)) for text in texts)
+
+
+def _string(text: str) -> str:
+    """A string of C in UTF-8; what is not plain is written as octal numbers of three digits."""
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode())
+    return '"' + "".join(plain) + '"'

@@ -1,0 +1,114 @@
+"""A model of columns as C that takes values in their own units: `columns.c` and `rows.c` against the whole-number model."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from lutetia.models import load
+from lutetia.precompute import c_files, integer_model
+from lutetia.precompute.integer.c_columns import encoding_bytes
+from lutetia.sklearn import GateClassifier, LUTClassifier
+from lutetia.training.table_run import guess_config, make_table_config, open_table, train_table
+from tools import require_tool
+
+FLAGS = [
+    "-std=c99",
+    "-pedantic",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-O1",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover",
+    "-DLUTETIA_NO_MAIN",
+]
+
+
+def compiled(model: Any, folder: Path) -> Callable[[str | bytes], subprocess.CompletedProcess[str]]:
+    compiler = require_tool("gcc", "cc")
+    for name, text in c_files(model).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    names = ("model.c", "columns.c", "rows.c")
+    subprocess.run([compiler, *FLAGS, *names, "-o", "run"], cwd=folder, check=True, capture_output=True)
+
+    def run(text: str | bytes) -> subprocess.CompletedProcess[str]:
+        data = text.encode() if isinstance(text, str) else text
+        done = subprocess.run([folder / "run"], input=data, capture_output=True, timeout=60)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+def ugly(path: Path, n: int, target: str) -> Path:
+    """Umlauts, quotes, trigraphs, units, categories, missing cells, huge and tiny numbers, a BOM, Windows line ends."""
+    random = np.random.default_rng(0)
+    lines = ['Größe (mm),"a ""b"", ??/",Farbe,riesig,Gewicht,ziel']
+    for row in range(n):
+        size, other, colour = random.normal(10, 2), random.integers(0, 9), random.choice(["rot", "grün", "*/ blau, hell"])
+        score = size + 2 * (colour == "rot") + other / 3 - 12
+        answer = ("gut" if score > 1 else "mäßig" if score > -1 else "schlecht") if target == "class" else f"{score:.3f}"
+        cell = "" if row % 11 == 0 else f"{size:.3f}"
+        lines.append(f'{cell},{other},"{colour}",{random.normal() * 1e30:.6g},{random.normal(5, 1) * 1e-9:.4g} kg,{answer}')
+    path.write_bytes(b"\xef\xbb\xbf" + ("\r\n".join(lines) + "\r\n").encode())
+    return path
+
+
+@pytest.mark.parametrize("target", ["class", "number"])
+def test_c_answers_rows_as_the_model_does(target: str, tmp_path: Path) -> None:
+    data = ugly(tmp_path / "data.csv", 150, target)
+    config = guess_config(data, None, None)[0].to_dict()
+    config["fit"] |= {"n_tables": 12, "n_anchors": 4}
+    config["fit"].pop("patience", None)
+    wanted = make_table_config(config, "config")
+    train_table(wanted, Path(), tmp_path / "fitted")
+    model = integer_model(load(tmp_path / "fitted"))
+    run = compiled(model, tmp_path)
+    table = open_table(wanted, Path())[0]
+    assert table.units == {4: "kg"}
+    answers = model(model.quantise(torch.from_numpy(table.x)))
+    done = run(data.read_bytes())
+    assert done.stderr == ""
+    if target == "class":
+        assert done.stdout.splitlines() == [table.classes[answer] for answer in answers.tolist()]
+    else:
+        unit = model.graph.output_edge.scale[0]
+        np.testing.assert_allclose([*map(float, done.stdout.split())], answers.numpy() * unit, rtol=1e-8)
+    for line, message in (
+        ("1,2", "line 2: the row has another number of cells than the first line"),
+        ("x,2,rot,1,5 kg,gut", "line 2: no number: x"),
+        ("1,2,gelb,1,5 kg,gut", "line 2: the model has not seen gelb"),
+        ("1,2,rot,1,5 g,gut", "line 2: no number: 5 g"),
+    ):
+        done = run(data.read_text("utf-8-sig").split("\n")[0] + "\n" + line + "\n")
+        assert (done.returncode, done.stderr.strip()) == (1, message)
+    assert run("a,b\n1,2\n").stderr.strip() == "line 1: the first line has no column Größe (mm)"
+
+
+@pytest.mark.parametrize("estimator", [LUTClassifier(n_tables=8, random_state=0), GateClassifier(n_tables=40, random_state=0)])
+def test_values_at_edges_and_unknown_ones(estimator: Any, tmp_path: Path) -> None:
+    """Values equal to edges, infinite ones and missing ones have the codes of the encoding, for estimators, too."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(200, 3)).round(1)
+    estimator.fit(x, (x[:, 0] > x[:, 1]).astype(int) + (x[:, 2] > 0))
+    model = integer_model(estimator.model_)
+    edges = estimator.model_.encoding.edges.numpy()
+    edges = edges[np.isfinite(edges)]
+    values = np.concatenate([x, random.choice(edges, (300, 3)), random.choice([np.nan, 1e300, -1e300], (30, 3))])
+    text = pandas.DataFrame(values, columns=["x0", "x1", "x2"]).to_csv(index=False, float_format="%.17g")
+    answers = model(model.quantise(torch.from_numpy(values)))
+    assert compiled(model, tmp_path)(text).stdout.split() == [str(answer) for answer in answers.tolist()]
+    assert 0 < encoding_bytes(model) < 10_000
+
+
+def test_other_models_have_no_columns() -> None:
+    from lutetia.models import LUTClassifier as Network
+
+    assert set(c_files(integer_model(Network(input_shape=(4, 4), readout="lut", seed=0)))) == {"model.c", "model.h"}
