@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from lutetia.errors import LutetiaError
+from lutetia.errors import ArgumentError, LutetiaError
 
 
 class Ending(Protocol):
@@ -45,6 +45,15 @@ def is_wanted(ctx: Any, place: int) -> bool:
         return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
     except RuntimeError:  # torch.autograd.grad asks for a leaf, of which torch does not tell
         return True
+
+
+def refuse_transforms() -> None:
+    """Say what to do where torch.func.grad, vmap and the like reach an op that has only a backward pass."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise ArgumentError(
+            "a LUT layer was called inside torch.func.grad, vmap or another transform of torch.func, expected a plain call: use "
+            "loss.backward() or torch.autograd.grad, and for gradients of single samples one call for each"
+        )
 
 
 class Once(torch.autograd.Function):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia._shared.backward import refuse_transforms
 from lutetia._shared.direct import is_direct
 from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.ops import op
@@ -182,6 +183,7 @@ def run(
     x: Tensor, tables: Tables, sums: Sums, learning: Learning, read: Read | None = None, table_dropout: float = 0.0
 ) -> Tensor:
     """`lut` after the checks that a layer makes once: x [..., n_inputs] -> y [..., n_outputs]; no `read` is the hard one."""
+    refuse_transforms()
     _check(x, tables)
     weight, anchors, _, thresholds, wires, header = tables
     rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
@@ -326,6 +328,7 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, how: How, l
         y = None if quick is None else quick.launches.fill(x, tables.weight, None)
         if y is not None:
             return y
+    refuse_transforms()
     check_attention(x, tables)
     if lengths is not None:
         check_lengths(lengths, x)

@@ -104,7 +104,7 @@ class LUTProjection2d(nn.Module):
 def _seeds(seed: int | None) -> list[int]:
     """Seeds for windows, anchors and weights: one number for all three would tie their draws together."""
     if seed is None:
-        return torch.randint(MAX_INT32, (3,)).tolist()
+        return torch.randint(MAX_INT32, (3,), device="cpu").tolist()
     check_int("seed", seed, 0, 2**63 - 1)
     return torch.randint(MAX_INT32, (3,), generator=torch.Generator().manual_seed(seed)).tolist()
 

@@ -106,8 +106,9 @@ def check_dtype_of(layer: nn.Module, x: Tensor) -> None:
 
 def head_wiring(heads: int, head_width: int, n_detectors: int, n_anchors: int) -> tuple[Tensor, Synapses]:
     """Fields [heads · n_detectors, head_width] for the anchors, and synapses, that keep every head to itself."""
-    detector = torch.arange(heads * n_detectors)
-    own = detector[:, None] // n_detectors * head_width + torch.arange(head_width)
+    with torch.device("cpu"):  # the wiring is known even where the layer is made on meta
+        detector = torch.arange(heads * n_detectors)
+        own = detector[:, None] // n_detectors * head_width + torch.arange(head_width)
     edges = torch.stack([detector[:, None].expand_as(own), own], -1).flatten(0, 1)
     meta = SynapseMeta(initial_noise=TABLE_NOISE)
     return own.int(), growth.from_edges(heads * n_detectors, n_anchors, heads * head_width, edges, metas=(meta,))
@@ -116,6 +117,6 @@ def head_wiring(heads: int, head_width: int, n_detectors: int, n_anchors: int) -
 def _seeds(seed: int | None) -> list[int]:
     """Seeds for the anchors, the tables and the projection: one number for all three would tie their draws together."""
     if seed is None:
-        return torch.randint(MAX_INT32, (3,)).tolist()
+        return torch.randint(MAX_INT32, (3,), device="cpu").tolist()
     check_int("seed", seed, 0, 2**63 - 1)
     return torch.randint(MAX_INT32, (3,), generator=torch.Generator().manual_seed(seed)).tolist()

@@ -25,7 +25,7 @@ def draw_comparisons(
     """
     check_choice("anchors", kind, COMPARISONS)
     if seed is None:
-        seed = int(torch.randint(MAX_INT32, ()))
+        seed = int(torch.randint(MAX_INT32, (), device="cpu"))
     if kind == "pairs":
         return random_anchors(n_inputs, n_detectors, n_anchors, seed), None
     check_int("n_inputs", n_inputs, 1)

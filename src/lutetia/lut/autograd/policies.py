@@ -22,7 +22,7 @@ from lutetia._shared.ops import op
 from lutetia._shared.prepared import Prepared
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
-from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Record, record_of, rows_to_weight
+from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Record, Unpacked, record_of, rows_to_weight
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Full, Into
 
@@ -104,7 +104,9 @@ def _quick_gradients(ctx: Any, quick: Prepared, grad: Tensor) -> tuple[Tensor | 
     dx = launches.to_inputs(grad, saved[6], saved[:3]) if ctx.needs_input_grad[0] else None
     if not to_weight:
         return dx, None
-    return dx, launches.to_weight(grad, saved[0], quick.facts.size) if launches.scatters else rows_to_weight(ctx, grad)
+    return dx, launches.to_weight(grad, saved[0], quick.facts.size) if launches.scatters else rows_to_weight(
+        Unpacked(ctx, saved), grad
+    )
 
 
 # ---- sparse ----------------------------------------------------------------------------------------------------------
@@ -116,7 +118,7 @@ class Sparse(Dense):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        formula = ctx.call.formula
+        formula, ctx = ctx.call.formula, Unpacked(ctx)
         gradients = formula.to_inputs(ctx, False, grad)
         if ctx.needs_input_grad[formula.weight_at]:
             gradient = record_of(ctx).gather_sparse(grad.contiguous())
@@ -169,6 +171,7 @@ class InPlace(Dense):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        ctx = Unpacked(ctx)
         if is_wanted(ctx, ctx.call.formula.weight_at):
             at_end_of_pass(_Steps).add(ctx.call.step, grad.contiguous(), record_of(ctx))
         return *ctx.call.formula.to_inputs(ctx, False, grad), None

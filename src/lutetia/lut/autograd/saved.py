@@ -130,6 +130,17 @@ class Record(NamedTuple):
         return neurons, dense[connectivity.places_of(neurons)]
 
 
+class Unpacked:
+    """A context in one backward pass, which unpacks what it saved once: gradient checkpointing allows no second time."""
+
+    def __init__(self, ctx: Any, saved: tuple[Any, ...] | None = None) -> None:
+        self._ctx = ctx
+        self.saved_tensors = ctx.saved_tensors if saved is None else saved
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
 def record_of(ctx: Any) -> Record:
     """The record on a context, or on a node of the graph."""
     return Record(Saved(*ctx.saved_tensors), ctx.facts)
@@ -255,6 +266,7 @@ class Formula(NamedTuple):
         """The gradients of all inputs, that of the weight dense, where it is wanted."""
         gradients: list[Tensor | None] = []
         if any(grad is not None for grad in grads):
+            ctx = Unpacked(ctx)
             with torch.no_grad():
                 gradients = self.to_inputs(ctx, to_weight, *grads)
                 if to_weight and gradients[self.weight_at] is None:

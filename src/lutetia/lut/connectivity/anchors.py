@@ -122,7 +122,7 @@ def random_anchors(
     check_int("n_detectors", n_detectors, 1)
     check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
     if seed is None:
-        seed = int(torch.randint(MAX_INT32, ()))
+        seed = int(torch.randint(MAX_INT32, (), device="cpu"))
     check_int("seed", seed, 0, 2**63 - 1)
     rng = np.random.default_rng(seed)
     if fields is None:

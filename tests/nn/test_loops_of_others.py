@@ -1,0 +1,67 @@
+"""Layers and models in the training loops of others: meta devices, transforms, averages of weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from lutetia.errors import ArgumentError
+from lutetia.models import LUTTransformer
+from lutetia.nn import LUT, LUTAttention
+
+SMALL: dict[str, Any] = {
+    "context": 16,
+    "width": 16,
+    "n_layers": 1,
+    "n_heads": 2,
+    "n_detectors": 4,
+    "ff_detectors": 8,
+    "ff_anchors": 4,
+}
+
+
+@pytest.mark.parametrize("seed", [0, None])
+@pytest.mark.parametrize("fields", [{}, {"attention": "softmax", "feed_forward": "projected", "read": "confidence2"}])
+def test_a_model_made_on_meta_takes_a_state(fields: dict[str, Any], seed: int | None) -> None:
+    model = LUTTransformer(**SMALL, **fields, seed=seed).eval()
+    with torch.device("meta"):
+        empty = LUTTransformer(**SMALL, **fields, seed=seed)
+    assert all(parameter.is_meta for parameter in empty.parameters())
+    filled = empty.to_empty(device="cpu").eval()
+    filled.load_state_dict(model.state_dict())
+    tokens = torch.randint(256, (2, 9))
+    torch.testing.assert_close(filled(tokens), model(tokens), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        LUT(8, 4, 6, 3, seed=0),
+        LUT(8, 4, 6, 3, read="blend", seed=0),
+        LUTAttention(8, 4, 6, 2, positional_dim=1, max_length=8, seed=0),
+    ],
+)
+def test_transforms_are_refused_with_what_to_do(layer: LUT | LUTAttention) -> None:
+    values, x = dict(layer.named_parameters()), torch.randn(2, 5, 8)
+
+    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(layer, parameters, (x,)).square().mean()
+
+    for _ in range(2):  # also after calls that were prepared
+        loss(values, x).backward()
+        with pytest.raises(ArgumentError, match=r"torch\.func\.grad, vmap .* use loss\.backward\(\)"):
+            torch.func.grad(loss)(values, x)
+
+
+def test_an_average_of_weights_keeps_anchors() -> None:
+    layer = LUT(16, 4, 32, 4, seed=0)
+    average = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # use_buffers=False
+    with torch.no_grad():
+        layer.weight.add_(1.0)
+    for _ in range(3):
+        average.update_parameters(layer)
+    assert torch.equal(average.module.anchors, layer.anchors)
+    assert average(torch.randn(3, 16)).shape == (3, 4)
