@@ -18,9 +18,11 @@ from lutetia.errors import ArgumentError
 
 pytest.importorskip("transformers")
 
-from integrations.hf_folders import TEXT, WORDS, save, tiny, word_tokenizer
+import transformers
+
+from integrations.hf_folders import SIZES, TEXT, WORDS, save, tiny, word_tokenizer
 from lutetia import relevance
-from lutetia.integrations.transformers import ClassExplanation, explain_answer, leave_out
+from lutetia.integrations.transformers import ClassExplanation, answers, explain_answer, leave_out
 from lutetia.integrations.transformers.explaining import prompt_tokens
 
 Capture = pytest.CaptureFixture[str]
@@ -52,6 +54,49 @@ def test_every_row_is_the_explanation_of_one_score_of_one_long_graph(kind: str) 
         expected[n_prompt + place :] = 0
         torch.testing.assert_close(found.relevance[place].double(), expected.double(), rtol=1e-3, atol=1e-4)
         assert float(found.probabilities[place]) == pytest.approx(float(logits[0, at].softmax(0)[token]), rel=1e-5)
+
+
+@pytest.mark.parametrize("rules", [None, "gradient"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "t5"])
+def test_tokens_explained_together_are_those_explained_alone(kind: str, rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = tiny(kind), word_tokenizer()
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    found, runs = {}, {}
+    for together in (16, 2, 1):
+        monkeypatch.setattr(answers, "MOST_AT_ONCE", together)
+        calls.clear()
+        found[together] = explain_answer(model, tokenizer, TEXT, "a dog ran on", rules)
+        runs[together] = len(calls)
+    assert runs == {16: 2 + 1, 2: 2 + 2, 1: 2 + 4}  # two that see whether the model is causal, and one per walk
+    for together in (16, 2):
+        for name in ("relevance", "absorbed", "elsewhere", "explained", "probabilities"):
+            both = getattr(found[together], name), getattr(found[1], name)
+            torch.testing.assert_close(*both, rtol=1e-5, atol=1e-6, msg=lambda told, name=name: f"{name}: {told}")
+        assert found[together].rivals == found[1].rivals
+
+
+def test_tokens_of_a_model_that_reads_ahead_are_explained_alone() -> None:
+    """As a decoder that was made from an encoder does, without a mask: what follows would change what came before."""
+    torch.manual_seed(3)
+    config = transformers.BertConfig(**SIZES, vocab_size=len(WORDS), is_decoder=False, pad_token_id=0)
+    model, tokenizer = transformers.BertLMHeadModel(config).eval().double(), word_tokenizer()
+    for parameter in model.parameters():
+        parameter.data *= 10
+    found = explain_answer(model, tokenizer, TEXT, "a dog ran")
+    for place in range(3):
+        inputs = {"input_ids": torch.tensor([[*found.tokens, *found.answer[:place]]])}
+        logits = model(**inputs).logits[0, -1].detach()
+        difference = logits[found.answer[place]] - logits[found.rivals[place]]
+        assert float(found.explained[place]) == pytest.approx(float(difference), rel=1e-5)
+
+
+def test_as_many_tokens_at_once_as_memory_allows() -> None:
+    model = tiny("llama")
+    assert answers.at_once(model, 10, 5) == 5
+    assert answers.at_once(model, 10, 100) == 16
+    assert answers.at_once(model, 3000, 100) == 1  # 2 heads with 9 million pairs each are more than fit
+    assert answers.at_once(model, 1000, 100) == 2**24 // 2_000_000
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "t5"])

@@ -5,7 +5,7 @@ Layer-wise relevance propagation, walked over PyTorch's own graph, with promises
 """
 
 from lutetia.relevance import answer_pictures, layer_pictures, pictures
-from lutetia.relevance.api import attribute, explain
+from lutetia.relevance.api import attribute, attribute_each, explain
 from lutetia.relevance.blocks import blocks
 from lutetia.relevance.faithfulness import RANDOM as RANDOM_METHOD
 from lutetia.relevance.faithfulness import Faithfulness, Method, evaluate, for_quantus, measure, random_order
@@ -69,6 +69,7 @@ __all__ = [
     "Zero",
     "answer_pictures",
     "attribute",
+    "attribute_each",
     "blocks",
     "checkpoint",
     "compile",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypedDict, Unpack
 
@@ -61,7 +61,7 @@ def explain(
     with walking():
         explained, seed = select(output, target)
         asked = Asked(default_targets(explained) if items is None else items, inputs=items is None)
-        return explain_once(explained, seed, asked, rules, unknown)
+        return explain_once(explained, seed, asked, rules, unknown)[0]
 
 
 def attribute(
@@ -83,18 +83,25 @@ def attribute(
 
     The model is left as it was: parameters, gradients, buffers, RNG.
     """
-    run = Run(model, rules, options)
-    with ExitStack() as stack:
-        if run.recomputed:
-            stack.enter_context(as_found(model))
-        output, asked = run.forward(inputs)
-        with walking():
-            explained, seed = select(output, target)
-            del output
-            # The result holds the output as numbers: with its graph it would hold every activation.
-            r = explain_once(explained, seed, asked, run.rules, run.unknown, lenient=bool(run.recomputed))
-            r.output = explained.detach()
-            return r
+    return Run(model, rules, options).explained(inputs, target)[0]
+
+
+def attribute_each(
+    model: nn.Module,
+    inputs: object,
+    target: Callable[[Any], Tensor],
+    rules: Rules | None = None,
+    **options: Unpack[AttributeOptions],
+) -> list[Result]:
+    """Explain several numbers of one output, each by itself: one run of the model and one walk for all of them.
+
+    `target`: a function of the output that returns a tensor of these numbers, such as `lambda output: output[0, [3, 5]]`. Each
+    result is what `attribute` would give for that number alone; memory holds the relevance of all of them. Other arguments are as
+    for `attribute`.
+    """
+    if not callable(target) or isinstance(target, Tensor):
+        fail("target", target, "a function of the output that returns the numbers to explain")
+    return Run(model, rules, options).explained(inputs, target, each=True)
 
 
 class Run:
@@ -116,6 +123,22 @@ class Run:
         self.recomputed = repeated if wanted is True else [*wanted] if wanted else []
         if wanted is True and not repeated:
             fail("recompute", wanted, "the names of modules, because the model has no list of repeated blocks")
+
+    def explained(self, inputs: object, target: object, each: bool = False) -> list[Result]:
+        """Run the model and explain what the target names: as a whole, or `each` number of it by itself."""
+        with ExitStack() as stack:
+            if self.recomputed:
+                stack.enter_context(as_found(self.model))
+            output, asked = self.forward(inputs)
+            with walking():
+                explained, seed = select(output, target)
+                del output
+                if each:
+                    seed = _one_by_one(seed)
+                results = explain_once(explained, seed, asked, self.rules, self.unknown, lenient=bool(self.recomputed))
+                for result in results:  # they hold the output as numbers: with its graph they would hold every activation
+                    result.output = explained.detach()
+                return results
 
     def forward(self, inputs: object) -> tuple[Any, Asked]:
         """Run the model on leaf copies of its inputs: its output, and the requested targets."""
@@ -196,8 +219,8 @@ class ExplainedOutput:
         return self.targets
 
     def walk(self, output: Tensor, seed: Tensor, unknown: str) -> Report:
-        """Walk from the output, whose relevance is `seed`, of the same shape."""
-        report = Report()
+        """Walk from the output, whose relevance is `seed`, of the same shape, or N of them."""
+        report = Report(stacked=seed.dim() > output.dim())
         seed = carry(self.graph, seed.detach())
         walk = Walk(self.graph, report, unknown, output.detach(), self.placing.asked.inputs)
         token = OUTER.set(Outer(self.placing, report, unknown))
@@ -211,12 +234,27 @@ class ExplainedOutput:
         return report
 
 
-def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, unknown: str, lenient: bool = False) -> Result:
-    """Walk a graph once and release it."""
+MOST_NUMBERS = 10_000  # that are explained in one walk
+
+
+def _one_by_one(numbers: Tensor) -> Tensor:
+    """The relevance of each of N numbers by itself, [N, ...] where they have the shape [...]."""
+    count = numbers.numel()
+    if not 0 < count <= MOST_NUMBERS:
+        fail("target", f"a function that returned {count:,} numbers", f"1 to {MOST_NUMBERS:,}")
+    return numbers.reshape(-1).diag().reshape(count, *numbers.shape)
+
+
+def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, unknown: str, lenient: bool = False) -> list[Result]:
+    """Walk a graph once and release it: one result, or one for each seed where there are several."""
     explanation = ExplainedOutput(output, asked, rules, lenient)
     try:
         report = explanation.walk(output, seed, unknown)
-        return finish(output, seed, asked, explanation.targets, report)
+        if not report.stacked:
+            return [finish(output, seed, asked, explanation.targets, report)]
+        targets = zip(*(target.of_each(len(seed)) for target in explanation.targets), strict=True)
+        parts = zip(seed, targets, report.of_each(len(seed)), strict=True)
+        return [finish(output, each, asked, list(mine), told) for each, mine, told in parts]
     except RuntimeError as error:
         if "modified by an inplace operation" not in str(error):
             raise

@@ -22,6 +22,7 @@ from lutetia.relevance.precision import relevance_of, value_of
 from lutetia.relevance.promise import KNOWN, Branch, Deadlock, Promise, Promises
 from lutetia.relevance.registry import Given, Unknown
 from lutetia.relevance.report import Report
+from lutetia.relevance.stacked import relevance_of_each
 
 UNKNOWN = ("raise", "absorb", "linear")  # what an operation without a rule does
 NOTHING = object()  # marks an input that gets no relevance
@@ -266,7 +267,7 @@ class Walk:
         if node.targets:
             self.targets_left -= len(node.targets)
             for target in node.targets:
-                target.collect(R)
+                target.collect(R, self.report.stacked)
         if R is None:
             return [None] * len(node.edges)
         if self.telling:
@@ -286,7 +287,7 @@ class Walk:
             self.report.unknown.append(node.where())
             if self.unknown == "absorb":
                 return [None] * len(node.edges)
-        return relevance_of(node, R, args)
+        return relevance_of_each(node, R, args) if self.report.stacked else relevance_of(node, R, args)
 
     # ---- reporting ---------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,8 @@ def by_parts(
     outer = OUTER.get() if told else None
     leaves = [_leaf(node, position, tensor) for position, tensor in enumerate(inputs)]
     with torch.enable_grad():
-        output, seed = _joined(compute(*leaves), R, node)
+        stacked = outer is not None and outer.report.stacked
+        output, seed = _joined(compute(*leaves), R, node, 1 if stacked else 0)
         fns = {position: grad_fn(leaves[position]) for position in node.walked}
     wanted = [] if outer is None else wanted_nodes(outer.placing.asked.items)
     graph = AutogradGraph(output, [*fns.values(), *wanted])
@@ -78,13 +79,13 @@ def by_parts(
     return [targets[position].total if position in targets else None for position in range(len(node.edges))]
 
 
-def _joined(outputs: Sequence[Tensor], R: Any, node: Node) -> tuple[Tensor, Tensor]:
-    """The outputs that have relevance, and that relevance; several are flattened into one."""
+def _joined(outputs: Sequence[Tensor], R: Any, node: Node, first: int) -> tuple[Tensor, Tensor]:
+    """The outputs that have relevance, and that relevance; several are flattened into one, from the dimension `first` on."""
     seeds = R if isinstance(R, tuple) else tuple(R if nr == node.nr else None for nr in range(len(outputs)))
     pairs = [(output, seed) for output, seed in zip(outputs, seeds, strict=False) if seed is not None]
     if len(pairs) == 1:
         return pairs[0]
-    return torch.cat([output.reshape(-1) for output, _ in pairs]), torch.cat([seed.reshape(-1) for _, seed in pairs])
+    return torch.cat([output.reshape(-1) for output, _ in pairs]), torch.cat([seed.flatten(first) for _, seed in pairs], first)
 
 
 def _leaf(node: Node, position: int, tensor: Tensor | None) -> Any:

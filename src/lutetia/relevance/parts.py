@@ -6,7 +6,7 @@ would hold n of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -17,10 +17,11 @@ from lutetia.relevance.graph import Node
 class SlicedRelevance:
     """What one slice of a tensor gets; the rest of it gets nothing."""
 
-    __slots__ = ("R", "_lutetia_sum", "node", "view")
+    __slots__ = ("R", "_lutetia_sum", "node", "stack", "view")
 
-    def __init__(self, node: Node, R: Tensor, view: Callable[[Node, Tensor], Tensor]) -> None:
+    def __init__(self, node: Node, R: Tensor, view: Callable[[Node, Tensor], Tensor], stack: Sequence[int] = ()) -> None:
         self.node, self.R, self.view = node, R, view  # view(node, the whole tensor) is the slice, shaped like R
+        self.stack = stack  # (N,) where it holds N relevances
 
     def add_to(self, total: Tensor) -> None:
         """Add it to the relevance of the whole tensor, in place."""
@@ -28,7 +29,7 @@ class SlicedRelevance:
 
     def whole(self) -> Tensor:
         """Relevance in the shape of the whole tensor."""
-        total = self.R.new_zeros(self.node.input_shape(0))
+        total = self.R.new_zeros((*self.stack, *self.node.input_shape(0)))
         self.add_to(total)
         return total
 

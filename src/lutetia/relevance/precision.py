@@ -84,7 +84,8 @@ def relevance_of(node: Node, R: Any, args: Args) -> Given:
         )
     given = node.op.relevance(node, narrow, _as_kept(node, args))
     return [
-        SlicedRelevance(part.node, wide(part.R), part.view) if isinstance(part, SlicedRelevance) else wide(part) for part in given
+        SlicedRelevance(part.node, wide(part.R), part.view, part.stack) if isinstance(part, SlicedRelevance) else wide(part)
+        for part in given
     ]
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from lutetia.errors import fail
 from lutetia.relevance.graph import VALUE, Node, Relevance, unknown
 from lutetia.relevance.parts import SlicedRelevance
+from lutetia.relevance.report import is_stacked
 
 Args = Sequence[Any]  # a tensor per forward input, None where it is missing
 Given = Sequence[Tensor | SlicedRelevance | None]  # relevance, one per forward input; None where an input gets none
@@ -216,6 +217,11 @@ def known_sum(node: Node, seen: bool = True) -> Tensor | None:
     return known if isinstance(known, Tensor) else None
 
 
+def over(R: Tensor, z: Tensor) -> Tensor:
+    """R / z, computed in place of z, a temporary, where it fits."""
+    return torch.div(R, z, out=z) if z.dtype == R.dtype and z.shape == R.shape and not is_stacked(R) else R / z
+
+
 def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
     """R / (z + ε·sgn z), both of one shape; with ε = 0, R/0 counts as 0: there is no contribution to give it to.
 
@@ -224,8 +230,7 @@ def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
     if z.is_complex():
         return torch.complex(divide(R.real, z.real, eps), divide(R.imag, z.imag, eps))
     if eps:
-        stable = stabilize(z, eps)
-        return torch.div(R, stable, out=stable) if stable.dtype == R.dtype and stable.shape == R.shape else R / stable
+        return over(R, stabilize(z, eps))
     return torch.where(z == 0, torch.zeros_like(R), R / z)
 
 

@@ -38,7 +38,8 @@ class NodeReport:
 class Report:
     """What happened during one traversal."""
 
-    def __init__(self) -> None:
+    def __init__(self, stacked: bool = False) -> None:
+        self.stacked = stacked  # whether the walk is of N relevances, so that every sum has N numbers
         self.modes: Counter[str] = Counter()  # how often each mode was entered: NTM, PTM, PFM
         self.promises: Counter[str] = Counter()  # how many of each kind were made: promise, pre-promise, aggregate
         self.unknown: list[str] = []  # places where an unknown operation swallowed relevance (strict=False)
@@ -54,7 +55,8 @@ class Report:
         op = node.op
         if op.nests or node.is_inner:  # what is inside it was noted, and what is around it will be
             return
-        outs = [total(r) for r in R if r is not None] if isinstance(R, tuple) else [total(R)]
+        taken = totals if self.stacked else total
+        outs = [taken(r) for r in R if r is not None] if isinstance(R, tuple) else [taken(R)]
         if op.conserves:
             ins = outs
             out = outs[0] if len(outs) == 1 else sum(outs)
@@ -63,16 +65,33 @@ class Report:
                     tensor._lutetia_sum = out  # type: ignore[union-attr]
         else:
             # What a constant or a weight would get ends here.
-            ins = [total(given[at]) for at in node.walked if given[at] is not None and not _is_weight(node, at)]
+            ins = [taken(given[at]) for at in node.walked if given[at] is not None and not _is_weight(node, at)]
         self._entries.append((node.index, node.name, node.outer, op, node.choice, outs, ins))
         if node.note:
             self.unseen.append(f"{node.where()}: {node.note}")
+
+    def of_each(self, count: int) -> list[Report]:
+        """The report of each of N relevances."""
+        outs, ins = (_numbers([entry[side] for entry in self._entries], count) for side in (5, 6))
+        reports = [Report() for _ in range(count)]
+        for at, report in enumerate(reports):
+            rows = zip(self._entries, outs, ins, strict=True)
+            report._entries = [(*entry[:5], out[at : at + 1], given[at : at + 1]) for entry, out, given in rows]
+            report.modes, report.promises = self.modes.copy(), self.promises.copy()
+            report.unknown, report.unseen = list(self.unknown), list(self.unseen)
+        return reports
 
     @property
     def nodes(self) -> list[NodeReport]:
         """Every node that relevance went through, in topological order."""
         if self._nodes is None:
-            rows = [_row(*entry) for entry in self._entries]
+            names: dict[tuple[int, int], str] = {}  # of the rules, which are few
+            rows = []
+            for index, name, module, op, choice, outs, ins in self._entries:
+                key = id(op), id(choice)
+                if key not in names:
+                    names[key] = type(op).__name__ if choice is None else f"{type(op).__name__}, {choice}"
+                rows.append(_row(index, name, module, names[key], outs, ins))
             self._nodes = sorted(rows, key=lambda row: row.index)
             self._entries = []
         return self._nodes
@@ -151,12 +170,35 @@ def total(relevance: Any) -> Tensor | float:
     return known
 
 
+def totals(relevance: Any) -> Tensor:
+    """The sum of each of N relevances [N, ...], taken once and remembered with them."""
+    known = getattr(relevance, "_lutetia_sum", None)
+    if known is None:
+        known = relevance._lutetia_sum = _summed(relevance.reshape(len(relevance), -1), 1)
+    return known
+
+
+def is_stacked(tensor: Tensor) -> bool:
+    """Whether a tensor stands for N relevances that a rule is applied to at once: nothing can be decided by its numbers."""
+    return torch._C._functorch.is_batchedtensor(tensor)
+
+
 def _sum(tensor: Tensor) -> Tensor | float:
+    total = _summed(tensor)
+    return total.item() if tensor.is_cpu and not is_stacked(tensor) else total
+
+
+def _summed(tensor: Tensor, dim: int | None = None) -> Tensor:
     if tensor.is_complex():  # the relevance of the real and of the imaginary parts
-        total = tensor.real.sum() + tensor.imag.sum()
-    else:
-        total = tensor.sum(dtype=torch.float32) if tensor.dtype in _HALF else tensor.sum()
-    return total.item() if tensor.is_cpu else total
+        return tensor.real.sum(dim) + tensor.imag.sum(dim)
+    return tensor.sum(dim, dtype=torch.float32) if tensor.dtype in _HALF else tensor.sum(dim)
+
+
+def _numbers(sums: Sequence[Sequence[Tensor]], count: int) -> list[list[float]]:
+    """Sums of N relevances, several or none for each node, added up: N numbers for each node, all fetched at once."""
+    added = [torch.stack([part.double() for part in parts]).sum(0) for parts in sums if parts]
+    numbers = iter(torch.stack([each.to(added[0].device) for each in added]).tolist() if added else [])
+    return [next(numbers) if parts else [0.0] * count for parts in sums]
 
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -167,7 +209,6 @@ def _is_weight(node: Node, position: int) -> bool:
     return edge is not None and edge.child.is_weight
 
 
-def _row(index: int, name: str, module: str, op: Any, choice: Any, outs: Sequence[Any], ins: Sequence[Any]) -> NodeReport:
+def _row(index: int, name: str, module: str, rule: str, outs: Sequence[Any], ins: Sequence[Any]) -> NodeReport:
     out, given = sum(float(t) for t in outs), sum(float(t) for t in ins)
-    rule = type(op).__name__ if choice is None else f"{type(op).__name__}, {choice}"
     return NodeReport(index, name, module, rule, out, given, out - given)

@@ -40,15 +40,22 @@ class ResultTarget:
         self.reduce = reduce  # what is kept of the relevance: of tokens its sum over the embedding dimension
         self.total: Tensor | None = None
 
-    def collect(self, R: Any) -> None:
-        """Take the relevance at the node."""
+    def collect(self, R: Any, stacked: bool = False) -> None:
+        """Take the relevance at the node; `stacked`: N of them, one after the other in the first dimension."""
         if isinstance(R, tuple):
             R = R[self.nr]
         if R is None:
             return
         if self.reduce is not None:
-            R = self.reduce(R)
+            R = torch.vmap(self.reduce)(R) if stacked else self.reduce(R)
         self.total = R if self.total is None else self.total + R
+
+    def of_each(self, count: int) -> list[ResultTarget]:
+        """The same target of each of N relevances."""
+        each = [ResultTarget(self.key, self.nr, self.shape_of, self.reduce, self.dtype) for _ in range(count)]
+        for at, target in enumerate(each):
+            target.total = None if self.total is None else self.total[at]
+        return each
 
 
 class Result:

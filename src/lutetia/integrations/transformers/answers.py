@@ -13,7 +13,7 @@ from lutetia.errors import ArgumentError, check_int, fail
 from lutetia.integrations.transformers.checks import check_tokenizer, check_tokens, check_writer, tokenized
 from lutetia.integrations.transformers.explaining import (
     Rules,
-    attribute_difference,
+    attribute_scores,
     check_length,
     ended_elsewhere,
     pieces_of,
@@ -48,7 +48,7 @@ class AnswerExplanation:
 
 
 class Step(NamedTuple):
-    """What one token of an answer is computed from."""
+    """What tokens of an answer are computed from."""
 
     inputs: dict[str, Any]
     parts: list[tuple[Tensor, int, int]]  # tokens that get relevance, how many to skip, and where the next stands in a row
@@ -65,8 +65,8 @@ def explain_answer(
     """Explain an answer token by token: one that is given, or the most likely one of this many tokens at most.
 
     `model` is a decoder or a sequence-to-sequence model; `prompt` a text, or messages for the tokenizer's chat template. The
-    model runs and is walked once per token of the answer. `advance(done, all)` is called after each. `rules` are AttnLRP's by
-    default.
+    model runs over prompt and answer, and up to 16 tokens are explained in one walk, as far as memory allows.
+    `advance(done, all)` is called for each. `rules` are AttnLRP's by default.
     """
     check_writer(model)
     check_tokenizer(tokenizer)
@@ -79,33 +79,87 @@ def explain_answer(
     count, length = tokens.shape[1], len(written)
     if not encoder:
         check_length(model, count + length)
-    rows, absorbed, elsewhere = torch.zeros(length, count + length), torch.zeros(length), torch.zeros(length)
-    with torch.no_grad():
-        scores = answer_logits(model, tokens, written).float().cpu()
-    rivals = [rival(each, token) for each, token in zip(scores, written, strict=True)]
-    for place, (token, that) in enumerate(zip(written, rivals, strict=True)):
-        step = step_of(model, tokens, written[:place])
-        found = attribute_difference(model, step.inputs, ((0, -1, token), (0, -1, that)), rules)
-        for part, skipped, first in step.parts:
-            rows[place, first : first + part.shape[1] - skipped] = found[part][0, skipped:].float().cpu()
-        absorbed[place] = found.report.absorbed
-        elsewhere[place] = ended_elsewhere(found, rows[place])
-        if advance is not None:
-            advance(place + 1, length)
-    places = torch.arange(length)
+    rows = torch.zeros(length, count + length)
+    scores, absorbed, elsewhere = [], torch.zeros(length), torch.zeros(length)
+    rivals: list[int] = []
+    together = at_once(model, count + length, length) if causal(model, tokens, written) else 1
+    while len(rivals) < length:
+        first = len(rivals)
+        chosen = written[first : first + together]
+        step = step_of(model, tokens, written[: first + len(chosen) - 1], len(chosen))
+        answered = Answered(chosen)
+        for place, found in enumerate(attribute_scores(model, step.inputs, answered, rules), first):
+            for part, skipped, begin in step.parts:
+                end = begin + part.shape[1] - skipped
+                rows[place, begin:end] = found[part][0, skipped:].float().cpu()
+            absorbed[place] = found.report.absorbed
+            elsewhere[place] = ended_elsewhere(found, rows[place])
+            if advance is not None:
+                advance(place + 1, length)
+        scores.append(answered.scores)
+        rivals += answered.rivals
+    logits = torch.cat(scores)
+    places, chosen_tokens = torch.arange(length), torch.tensor(written)
     return AnswerExplanation(
         tokens[0].tolist(),
         pieces_of(tokenizer, tokens[0].tolist()),
         written,
         pieces_of(tokenizer, written),
-        scores.double().softmax(1)[places, torch.tensor(written)].float(),
+        logits.double().softmax(1)[places, chosen_tokens].float(),
         rivals,
         pieces_of(tokenizer, rivals),
-        scores[places, torch.tensor(written)] - scores[places, torch.tensor(rivals)],
+        logits[places, chosen_tokens] - logits[places, torch.tensor(rivals)],
         rows,
         absorbed,
         elsewhere,
     )
+
+
+class Answered:
+    """How far the scores of N tokens of an answer are above those of their strongest rivals, as a function of the logits."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = list(tokens)
+        self.rivals: list[int] = []
+        self.scores = torch.zeros(0)  # [N, vocab]
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """logits [1, S, vocab], the last N of them those of the tokens -> [N]."""
+        last = logits.shape[1] - len(self.tokens)
+        self.scores = logits[0, last:].detach().float().cpu()
+        self.rivals = [rival(each, token) for each, token in zip(self.scores, self.tokens, strict=True)]
+        places = torch.arange(last, logits.shape[1], device=logits.device)
+        these, those = (torch.tensor(each, device=logits.device) for each in (self.tokens, self.rivals))
+        return logits[0, places, these] - logits[0, places, those]
+
+
+MOST_AT_ONCE = 16  # tokens that one walk explains: the time per token falls little after that, and a bar should move
+NUMBERS = 2**24  # in one tensor of relevance: 64 MiB in float32
+
+
+def at_once(model: Any, length: int, count: int) -> int:
+    """How many of `count` tokens of an answer one walk over `length` tokens explains, as far as memory allows."""
+    config = model.config.get_text_config()
+    vocab = model.get_output_embeddings().weight.shape[0] if model.get_output_embeddings() is not None else 0
+    heads = getattr(config, "num_attention_heads", None) or 1
+    widest = max((max(each.shape) for each in model.parameters() if each.dim() == 2 and vocab not in each.shape), default=1)
+    inside = length * max(heads * length, widest)
+    kept = 1 if model._supports_logits_to_keep() else length  # positions with scores, for each token
+
+    def fits(n: int) -> bool:
+        return n * max(inside, vocab * (n if kept == 1 else kept)) <= NUMBERS
+
+    return next((n for n in range(min(count, MOST_AT_ONCE), 1, -1) if fits(n)), 1)
+
+
+def causal(model: Any, tokens: Tensor, written: Sequence[int]) -> bool:
+    """Whether the scores after a prompt [1, S] stay as they are when more tokens follow, as a decoder's do."""
+    if len(written) == 1:
+        return True
+    with torch.no_grad():
+        alone, followed = (answer_logits(model, tokens, written[:n])[0].float() for n in (1, 2))
+    bound = max(1e-3, 10 * torch.finfo(model.dtype).eps)
+    return bool((alone - followed).abs().max() <= bound * alone.abs().max())
 
 
 def _prompt(tokenizer: Any, prompt: Prompt, encoder: bool) -> Tensor:
@@ -138,20 +192,17 @@ def _written(model: Any, tokenizer: Any, tokens: Tensor, answer: str | int) -> l
 
 def answer_logits(model: Any, tokens: Tensor, answer: Sequence[int]) -> Tensor:
     """The scores in every place of an answer after a prompt [1, S], in one run: [T, vocab]."""
-    inputs = step_of(model, tokens, answer[:-1]).inputs
-    if "logits_to_keep" in inputs:
-        inputs["logits_to_keep"] = len(answer)
-    return model(**inputs).logits[0, -len(answer) :]
+    return model(**step_of(model, tokens, answer[:-1], len(answer)).inputs).logits[0, -len(answer) :]
 
 
-def step_of(model: Any, tokens: Tensor, written: Sequence[int]) -> Step:
-    """The inputs for the token after a prompt [1, S] and what is `written`."""
+def step_of(model: Any, tokens: Tensor, written: Sequence[int], n_scores: int = 1) -> Step:
+    """The inputs for the token after a prompt [1, S] and what is `written`, with the scores in the last places."""
     behind = torch.tensor([written], dtype=torch.long, device=tokens.device).reshape(1, -1)
     if not model.config.is_encoder_decoder:
         whole = torch.cat([tokens, behind], 1)
         inputs = {"input_ids": whole, "use_cache": False}
         if model._supports_logits_to_keep():
-            inputs["logits_to_keep"] = 1
+            inputs["logits_to_keep"] = n_scores
         return Step(inputs, [(whole, 0, 0)])
     start = model.generation_config.decoder_start_token_id
     start = model.config.decoder_start_token_id if start is None else start

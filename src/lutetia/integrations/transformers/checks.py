@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
-from lutetia.errors import ArgumentError, check_int, fail
+from lutetia.errors import ArgumentError, LutetiaError, check_int, fail
 
 
 def refuse(name: str, value: Any, expected: str) -> NoReturn:
@@ -78,9 +78,17 @@ def tokenized(tokenizer: Any, *texts: str, **options: Any) -> Any:
 def logits_of(model: Any, inputs: Mapping[str, Any], dims: int) -> Tensor:
     """The scores that a model gives, with so many dimensions: [1, S, vocab], or [1, classes]."""
     try:
-        logits = model(**inputs).logits
+        output = model(**inputs)
+        return checked_logits(model, output, dims)
+    except LutetiaError:
+        raise
     except (AttributeError, TypeError, ValueError) as error:  # of a model that reads something else
         raise ArgumentError(f"model is {type(model).__name__}, which refuses {', '.join(inputs)}: {error}") from error
+
+
+def checked_logits(model: Any, output: Any, dims: int) -> Tensor:
+    """The scores in an output, with so many dimensions."""
+    logits: Tensor = output.logits
     if logits.dim() != dims:
         refuse("model", model, f"one that gives scores {'of tokens' if dims == 3 else 'of classes'}")
     return logits

@@ -14,13 +14,12 @@ from lutetia.integrations.transformers.checks import (
     check_tokenizer,
     check_tokens,
     check_wanted,
-    logits_of,
     refuse,
     tokenized,
 )
 from lutetia.integrations.transformers.explaining import (
     Rules,
-    attribute_difference,
+    attribute_score,
     check_length,
     ended_elsewhere,
     layers_by_token,
@@ -83,8 +82,8 @@ def explain_text_class(
     tokens = inputs["input_ids"]
     check_tokens(model, tokens)
     check_length(model, tokens.shape[1])
-    decided = _classes(model, inputs, target, against)
-    found = attribute_difference(model, inputs, _places(*decided[1:]), rules, layers=True)
+    decided = Decided(model, target, against)
+    found = attribute_score(model, inputs, decided, rules, dims=2, layers=True)
     ids, given = tokens[0].tolist(), found[tokens][0].float().cpu()
     return _explanation(model, decided, found, given, ids, pieces_of(tokenizer, ids), layers_by_token(found, len(ids)))
 
@@ -106,39 +105,40 @@ def explain_image_class(
     except Exception as error:  # pillow, numpy and torch raise nearly anything for what is no image
         raise ArgumentError(f"image is {describe(image)}, which the processor refuses: {error}") from error
     inputs = {"pixel_values": pixels}
-    decided = _classes(model, inputs, target, against)
-    found = attribute_difference(model, inputs, _places(*decided[1:]), rules)
+    decided = Decided(model, target, against)
+    found = attribute_score(model, inputs, decided, rules, dims=2)
     given = found[pixels][0].float().sum(0).cpu()
     return _explanation(model, decided, found, given, [], [], torch.zeros(0, 0), pixels[0].float().cpu())
 
 
-def _explanation(model: Any, decided: tuple[Tensor, int, int | None], found: Any, given: Tensor, *parts: Any) -> ClassExplanation:
-    """What was decided (logits, the class, the other one), what it was explained by, and `parts` of the input."""
-    logits, this, that = decided
-    n_classes, prediction = len(logits), int(logits.argmax())
-    which = (names_of(model, n_classes), logits, this, that, exclusive(model, n_classes), prediction)
+def _explanation(model: Any, decided: Decided, found: Any, given: Tensor, *parts: Any) -> ClassExplanation:
+    """What was decided, what it was explained by, and `parts` of the input."""
+    logits, prediction = decided.logits, int(decided.logits.argmax())
+    which = (decided.names, logits, decided.this, decided.that, exclusive(model, len(logits)), prediction)
     return ClassExplanation(*which, given, float(found.report.absorbed), ended_elsewhere(found, given), *parts)
 
 
-def _places(this: int, that: int | None) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    return (0, this), None if that is None else (0, that)
+class Decided:
+    """Which class is explained, and its rival: a function of logits [1, classes] that returns their difference."""
 
+    def __init__(self, model: Any, target: int | str | None, against: int | str | None) -> None:
+        self._model, self._target, self._against = model, target, against
+        self.names: list[str] = []
+        self.logits = torch.zeros(0)  # [classes]
+        self.this = 0
+        self.that: int | None = None  # None where the score of the class itself is explained
 
-def _classes(
-    model: Any, inputs: dict[str, Any], target: int | str | None, against: int | str | None
-) -> tuple[Tensor, int, int | None]:
-    """The scores of the classes, the one to explain, and its rival."""
-    with torch.no_grad():
-        logits = logits_of(model, inputs, 2)[0].float().cpu()
-    names = names_of(model, len(logits))
-    this = int(logits.argmax()) if target is None else class_of("target", target, names)
-    if against is not None:
-        that: int | None = class_of("against", against, names)
-    else:
-        that = rival(logits, this) if exclusive(model, len(logits)) else None
-    if this == that:
-        raise ArgumentError(f"target and against are both class {names[this]!r}, expected two different ones")
-    return logits, this, that
+    def __call__(self, scores: Tensor) -> Tensor:
+        logits = self.logits = scores[0].detach().float().cpu()
+        names = self.names = names_of(self._model, len(logits))
+        self.this = int(logits.argmax()) if self._target is None else class_of("target", self._target, names)
+        if self._against is not None:
+            self.that = class_of("against", self._against, names)
+        elif exclusive(self._model, len(logits)):
+            self.that = rival(logits, self.this)
+        if self.this == self.that:
+            raise ArgumentError(f"target and against are both class {names[self.this]!r}, expected two different ones")
+        return scores[0, self.this] if self.that is None else scores[0, self.this] - scores[0, self.that]
 
 
 def exclusive(model: Any, count: int) -> bool:

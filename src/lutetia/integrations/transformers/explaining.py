@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lutetia import relevance
-from lutetia.errors import ArgumentError, check_choice, fail
+from lutetia.errors import ArgumentError, LutetiaError, check_choice, fail
 from lutetia.integrations.transformers.checks import (
     check_model,
     check_prompt,
@@ -18,6 +18,7 @@ from lutetia.integrations.transformers.checks import (
     check_tokens,
     check_wanted,
     check_writer,
+    checked_logits,
     logits_of,
     refuse,
     tokenized,
@@ -60,9 +61,9 @@ def explain_next_token(
     """Explain the token that follows a prompt, or another `target`, against its strongest rival, or another one.
 
     `prompt` is a text, or messages for the tokenizer's chat template: `[{"role": "user", "content": "..."}]`. Tokens are numbers
-    of the vocabulary, or text that is one token, with a space before it or without. Blocks are recomputed while relevance passes
-    through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default; "gradient" is gradient ×
-    input, for comparison.
+    of the vocabulary, or text that is one token, with a space before it or without. In a long text blocks are recomputed while
+    relevance passes through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default;
+    "gradient" is gradient × input, for comparison.
     """
     check_writer(model)
     check_tokenizer(tokenizer)
@@ -111,15 +112,19 @@ def _explain_token(
     """The token at one position, the target against its rival, as they are wanted."""
     tokens = inputs["input_ids"]
     check_tokens(model, tokens)
-    with torch.no_grad():
-        logits = logits_of(model, inputs, 3)[0, place].float().cpu()
-    prediction = int(logits.argmax())
     target, against = wanted
-    this = prediction if target is None else token_of("target", target, tokenizer, logits)
-    that = rival(logits, this) if against is None else token_of("against", against, tokenizer, logits)
-    if this == that:
-        raise ArgumentError(f"target and against are both token {this}, expected two different ones")
-    found = attribute_difference(model, inputs, ((0, place, this), (0, place, that)), rules, layers=True, heads=True)
+    logits, this, that = torch.zeros(0), 0, 0
+
+    def difference(scores: Tensor) -> Tensor:
+        nonlocal logits, this, that
+        logits = scores[0, place].detach().float().cpu()
+        this = int(logits.argmax()) if target is None else token_of("target", target, tokenizer, logits)
+        that = rival(logits, this) if against is None else token_of("against", against, tokenizer, logits)
+        if this == that:
+            raise ArgumentError(f"target and against are both token {this}, expected two different ones")
+        return scores[0, place, this] - scores[0, place, that]
+
+    found = attribute_score(model, inputs, difference, rules, layers=True, heads=True)
     heads = [part.sum((0, 2)) for part in found.heads.values() if part.dim() == 3]
     ids, given = tokens[0].tolist(), found[tokens][0].float().cpu()
     return TokenExplanation(
@@ -127,7 +132,7 @@ def _explain_token(
         pieces_of(tokenizer, ids),
         this,
         that,
-        prediction,
+        int(logits.argmax()),
         logits,
         given,
         layers_by_token(found, len(ids)),
@@ -137,35 +142,63 @@ def _explain_token(
     )
 
 
-def attribute_difference(
-    model: Any,
-    inputs: Mapping[str, Any],
-    places: tuple[tuple[int, ...], tuple[int, ...] | None],
-    rules: Rules,
-    **options: Any,
-) -> relevance.Result | GradientResult:
-    """Relevance of the logit in one place minus that in another, or of the first alone. Blocks are recomputed."""
-    this, that = places
+Score = Callable[[Tensor], Tensor]  # of a model's logits: what is explained
+Found = relevance.Result | GradientResult
 
-    def difference(output: Any) -> Tensor:
-        logits = output.logits
-        return logits[this] if that is None else logits[this] - logits[that]
+
+def attribute_score(model: Any, inputs: Mapping[str, Any], score: Score, rules: Rules, dims: int = 3, **options: Any) -> Found:
+    """Relevance of one score, a function of the logits of so many dimensions."""
+    return _attributed(model, inputs, score, rules, dims, options, each=False)[0]
+
+
+def attribute_scores(model: Any, inputs: Mapping[str, Any], scores: Score, rules: Rules) -> Sequence[Found]:
+    """Relevance of each of several scores of tokens [N], in one walk."""
+    return _attributed(model, inputs, scores, rules, 3, {}, each=True)
+
+
+def _attributed(
+    model: Any, inputs: Mapping[str, Any], score: Score, rules: Rules, dims: int, options: dict[str, Any], each: bool
+) -> Sequence[Found]:
+    def explained(output: Any) -> Tensor:
+        return score(checked_logits(model, output, dims))
 
     if isinstance(rules, str):
         check_choice("rules", rules, (GRADIENT,))
-        return gradient_times_input(model, inputs, difference)
-    if rules is not None and not isinstance(rules, relevance.Rules):
+    elif rules is not None and not isinstance(rules, relevance.Rules):
         fail("rules", rules, "relevance.Rules, or 'gradient'")
-    options["recompute"] = len(relevance.blocks(model)) > 1
-    return relevance.attribute(model, inputs, difference, relevance.presets.attnlrp() if rules is None else rules, **options)
+    try:
+        if isinstance(rules, str):
+            return gradient_times_input(model, inputs, explained)
+        options["recompute"] = recompute(model, inputs)
+        chosen = relevance.presets.attnlrp() if rules is None else rules
+        if each:
+            return relevance.attribute_each(model, inputs, explained, chosen, **options)
+        return [relevance.attribute(model, inputs, explained, chosen, **options)]
+    except LutetiaError:
+        raise
+    except (AttributeError, TypeError, ValueError):
+        with torch.no_grad():
+            logits_of(model, inputs, dims)  # which says so if the model refuses its inputs
+        raise
 
 
-def ended_elsewhere(found: relevance.Result | GradientResult, *shown: Tensor) -> float:
+ACTIVATIONS = 2**26  # numbers that may be kept between layers: 256 MiB in float32
+
+
+def recompute(model: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether blocks are recomputed while relevance passes through them: unless a text is so short that memory can hold all."""
+    if len(relevance.blocks(model)) < 2:
+        return False
+    count = sum(value.shape[1] for name, value in inputs.items() if name.endswith("input_ids"))
+    return not 0 < count * sum(sum(each.shape) for each in model.parameters() if each.dim() == 2) <= ACTIVATIONS
+
+
+def ended_elsewhere(found: Found, *shown: Tensor) -> float:
     """The relevance that ended at other inputs and embeddings than those that are shown."""
     return sum(found.report.ended_by_module.values()) - sum(float(part.double().sum()) for part in shown)
 
 
-def layers_by_token(found: relevance.Result | GradientResult, count: int) -> Tensor:
+def layers_by_token(found: Found, count: int) -> Tensor:
     """What leaves each layer of a model, token by token [L, S]; empty where its layers have other tokens than its input."""
     layers = [part for part in found.layers.values() if part.dim() == 3 and part.shape[:2] == (1, count)]
     return torch.stack([part[0].sum(-1) for part in layers]).float().cpu() if layers else torch.zeros(0, count)

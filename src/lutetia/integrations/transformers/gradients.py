@@ -30,25 +30,31 @@ class GradientResult:
         return self._found[id(tensor)]
 
 
-def gradient_times_input(model: Any, inputs: Mapping[str, Any], score: Callable[[Any], Tensor]) -> GradientResult:
-    """Of every tensor among the inputs: tokens [1, S], summed over their embeddings, and floating-point tensors as they are."""
+def gradient_times_input(model: Any, inputs: Mapping[str, Any], scores: Callable[[Any], Tensor]) -> list[GradientResult]:
+    """Of every tensor among the inputs: tokens [1, S], summed over their embeddings, and floating-point tensors as they are.
+
+    One result for each of the `scores` [N], or for the one, that this function of the output returns.
+    """
     given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     leaves = {name: value.detach().requires_grad_() for name, value in given.items() if value.is_floating_point()}
     seen: list[tuple[Tensor, Tensor]] = []
     with torch.inference_mode(False), torch.enable_grad(), _embeddings_seen(model, seen):
-        explained = score(model(**{**inputs, **leaves}))
+        explained = scores(model(**{**inputs, **leaves})).reshape(-1)
         sources = [*leaves.values(), *(embedded for _, embedded in seen)]
         if not sources:
             raise ArgumentError("rules is 'gradient', but the model embeds no tokens that it was given")
-        grads = torch.autograd.grad(explained, sources, allow_unused=True)
-    shares = [torch.zeros_like(x) if grad is None else (x * grad).detach() for x, grad in zip(sources, grads, strict=True)]
-    found = {id(given[name]): share for name, share in zip(leaves, shares, strict=False)}
-    for (tokens, _), share in zip(seen, shares[len(leaves) :], strict=True):
-        for value in given.values():
-            if value.dtype == tokens.dtype and torch.equal(value, tokens) and id(value) not in found:
-                found[id(value)] = share.sum(-1)
-                break
-    return GradientResult(found, float(explained.detach()))
+        slopes = [torch.autograd.grad(each, sources, allow_unused=True, retain_graph=True) for each in explained]
+    results = []
+    for score, grads in zip(explained.tolist(), slopes, strict=True):
+        shares = [torch.zeros_like(x) if grad is None else (x * grad).detach() for x, grad in zip(sources, grads, strict=True)]
+        found = {id(given[name]): share for name, share in zip(leaves, shares, strict=False)}
+        for (tokens, _), share in zip(seen, shares[len(leaves) :], strict=True):
+            for value in given.values():
+                if value.dtype == tokens.dtype and torch.equal(value, tokens) and id(value) not in found:
+                    found[id(value)] = share.sum(-1)
+                    break
+        results.append(GradientResult(found, score))
+    return results
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import Node, unknown
-from lutetia.relevance.report import total
+from lutetia.relevance.report import is_stacked, total
 
 
 def integer(number: int) -> int:
@@ -110,6 +110,7 @@ def fit(node: Node, position: int, R: Tensor, x: Tensor | None = None) -> Tensor
 def without_masked(share: Tensor, part: Tensor | None) -> Tensor:
     """The share of a part that may be -∞, as masked scores are: what is masked has no relevance, and gets none."""
     # Elsewhere than on a CPU the answer would have to be waited for; the sum is taken for the report anyway.
-    if part is None or (share.is_cpu and not share.is_complex() and math.isfinite(total(share))):
+    known = share.is_cpu and not share.is_complex() and not is_stacked(share)
+    if part is None or (known and math.isfinite(total(share))):
         return share
     return torch.where(torch.isinf(part), torch.zeros_like(share), share)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import OUTPUT, RESHAPES, Node, Relevance, wide
-from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register, scalar
+from lutetia.relevance.registry import Args, Given, Op, divide, over, reduce_to, register, scalar
 from lutetia.relevance.rules.common import without_masked
 
 _convolution = torch.ops.aten.convolution.default
@@ -56,7 +56,7 @@ class Form:
         z = self.z()
         self.z_known = None
         z += torch.copysign(scalar(eps, z.dtype, z.device), z)
-        return torch.div(R, z, out=z) if z.dtype == R.dtype else R / z
+        return over(R, z)
 
     def like_x(self, tensor: Tensor) -> Tensor:
         """A tensor that broadcasts to the layer's input, expanded to x."""
