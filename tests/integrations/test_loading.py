@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from lutetia.errors import DataError
 from tools import optional_module
 
 transformers = optional_module("transformers")
-from lutetia.integrations.transformers import load_decoder  # noqa: E402  # needs the package
+from lutetia.integrations.transformers import load_decoder, loading  # noqa: E402  # needs the package
 
 
 @pytest.fixture
@@ -62,3 +63,17 @@ def test_nothing_need_be_registered_first(folder: Path) -> None:
     code = f"from lutetia.integrations.transformers import load_decoder; load_decoder({str(folder)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_gguf_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    plain = SimpleNamespace(GGUFReader=lambda path: calls.append(path) or [path], get_tensor_name_map=lambda arch, n: (arch, n))
+    gguf = SimpleNamespace(**vars(plain))
+    monkeypatch.setitem(sys.modules, "gguf", gguf)
+    with pytest.raises(KeyError), loading._parsed_once():
+        assert gguf.GGUFReader("a") is gguf.GGUFReader("a")
+        assert gguf.GGUFReader("b") == ["b"]
+        assert gguf.get_tensor_name_map("llama", 2) == ("llama", 2)
+        raise KeyError
+    assert calls == ["a", "b"]
+    assert gguf == plain
