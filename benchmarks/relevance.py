@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,7 +23,7 @@ from torch import Tensor, nn
 
 from lutetia import relevance
 from results import Row, finish, options_of, peer, progress, result, table, version_of
-from timing import on_two_clocks
+from timing import on_two_clocks, peak_beyond, peak_of
 
 NEEDS = ("transformers",)
 EPS = 1e-6
@@ -188,17 +186,9 @@ def compare(name: str, rounds: int) -> Row:
     }
     times = {kind: taken for kind, (_, taken) in on_two_clocks({k: c for k, c in calls.items() if c is not None}, rounds).items()}
     unit = times.pop(UNIT)
-    memory = {kind: peak(name, kind) for kind in ("train", "attribute")}
+    memory = {kind: peak_of(__file__, "--memory", name, kind) for kind in ("train", "attribute")}
     ratios = {kind: taken / unit for kind, taken in times.items()}
     return {"model": NAMES[name], UNIT: unit, **ratios, "peak memory": memory["attribute"] / memory["train"]}
-
-
-def peak(name: str, kind: str) -> float:
-    """What a process of its own needs for one pass beyond its model, in MiB."""
-    command = [sys.executable, __file__, "--memory", name, kind]
-    # Large blocks go back at once, so that what was freed does not count.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def measure_memory(name: str, kind: str) -> None:
@@ -206,16 +196,7 @@ def measure_memory(name: str, kind: str) -> None:
     model, inputs = make(name)
     small = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Conv1d(1, 1, 1))  # what is loaded once is loaded before
     pass_(small, torch.randn(1, 1, 4))
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    before = status("VmRSS")
-    pass_(model, inputs)
-    print((status("VmHWM") - before) / 1024)
-
-
-def status(name: str) -> int:
-    """A number of this process, in KiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+    print(peak_beyond(lambda: pass_(model, inputs)))
 
 
 class Steps(nn.Module):

