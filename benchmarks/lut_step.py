@@ -25,7 +25,7 @@ from torch import Tensor
 
 import original
 from gpu_timing import PASSES, ROUNDS, compiled_as, in_turns, replayed, step_runs, step_times
-from lutetia.lut import Synapses, growth, kernels, lut, random_anchors
+from lutetia.lut import Synapses, growth, kernels, random_anchors
 from lutetia.nn import LUT
 from original import Original
 from results import Row, finish, needs_cuda, options_of, progress, result, table
@@ -177,17 +177,17 @@ class Layer:
         torch.manual_seed(0)
         self.synapses = grouped_synapses() if shape == GROUPED else None
         fields = None if self.synapses is None else (torch.arange(512)[:, None] // 64 * 48 + torch.arange(48)).int()
-        self.anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed=0, fields=fields).to("cuda")
-        size = (n_detectors, 2**n_anchors, self.n_outputs) if self.synapses is None else (self.synapses.n_weights,)
-        self.weight = torch.randn(size, device="cuda", requires_grad=True)
+        anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed=0, fields=fields)
+        sizes = (n_inputs, self.n_outputs, n_detectors, n_anchors)
+        self.module = LUT(*sizes, synapses=self.synapses, anchors=anchors, seed=0, device="cuda")
+        self.weight, self.anchors = self.module.weight, self.module.anchors
         self.x = torch.randn(batch, n_inputs, device="cuda", requires_grad=True)
         self.grad = torch.randn(batch, self.n_outputs, device="cuda")
 
 
 def measure(layer: Layer, modes: Sequence[str]) -> dict[str, float]:
     """The times of one shape in these modes."""
-    x, weight, anchors, synapses = layer.x, layer.weight, layer.anchors, layer.synapses
-    return step_times(lambda: lut(x, weight, anchors, synapses=synapses), (x, weight), layer.grad, modes)
+    return step_times(lambda: layer.module(layer.x), (layer.x, layer.weight), layer.grad, modes)
 
 
 def rates_of(layer: Layer) -> Row:
