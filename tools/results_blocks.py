@@ -63,7 +63,24 @@ def decode_rows(result: Result) -> list[str]:
     return [
         f"| decode attention in CUDA graphs, H200 | {dense} as fast dense, {masked} ragged | SDPA (cuDNN), masked where ragged |",
         f"| the same, ragged, batch 64, up to 8,192 keys | at most {lengths} | cuDNN with true lengths |",
+        *flashinfer_row(result),
     ]
+
+
+def flashinfer_row(result: Result) -> list[str]:
+    """How FlashInfer compares, in a run that had all of it."""
+    column, page = "FlashInfer / Lutetia", "pages of 16"
+    served = [row for row in rows_of(result, "pages and fp8") if f"FlashInfer, {page}" in row]
+    tables = {
+        "dense": rows_of(result, "dense"),
+        f"in {page}": [{column: row[f"FlashInfer, {page}"] / row[page]} for row in served],
+        "with a shared prefix": rows_of(result, "cascade"),
+        "on latent attention": rows_of(result, "latent attention"),
+    }
+    if not all(rows and all(column in row for row in rows) for rows in tables.values()):
+        return []
+    parts = [f"{range_of(rows, column, 'x', 3)} {name}" for name, rows in tables.items()]
+    return [f"| the same | {', '.join(parts)} | FlashInfer |"]
 
 
 def learned_rows(results: Results) -> list[str]:
