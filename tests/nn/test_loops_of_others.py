@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lutetia.errors import ArgumentError
 from lutetia.models import LUTTransformer
-from lutetia.nn import LUT, LUTAttention
+from lutetia.nn import LUT, LUTAttention, LUTProjection2d, NgramTables
 
 SMALL: dict[str, Any] = {
     "context": 16,
@@ -65,3 +66,50 @@ def test_an_average_of_weights_keeps_anchors() -> None:
         average.update_parameters(layer)
     assert torch.equal(average.module.anchors, layer.anchors)
     assert average(torch.randn(3, 16)).shape == (3, 4)
+
+
+def test_ngram_tables_made_on_meta_hash_as_others_do() -> None:
+    tables = NgramTables((2, 3), n_rows=64, width=4, word=True, seed=3)
+    with torch.device("meta"):
+        empty = NgramTables((2, 3), n_rows=64, width=4, word=True, seed=3)
+    assert empty.multipliers.is_meta
+    filled, tokens = empty.to_empty(device="cpu"), torch.randint(256, (2, 9))
+    assert torch.equal(filled.addresses(tokens), tables.addresses(tokens))
+
+
+def test_data_parallel_knows_of_sparse_ngrams() -> None:
+    """DistributedDataParallel must be told before the first step that a gradient is sparse."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = LUTTransformer(
+            **SMALL, attention="softmax", feed_forward="none", ngrams=(2,), ngram_rows=64, ngram_width=4, seed=0
+        )
+        parallel = torch.nn.parallel.DistributedDataParallel(model)
+        parallel(torch.randint(256, (2, 9))).square().mean().backward()
+        assert model.ngrams.weight.grad.is_sparse
+    finally:
+        torch.distributed.destroy_process_group()
+    assert repr(model.ngrams).startswith("NgramTables(")
+    copied = copy.deepcopy(model.ngrams)
+    assert torch.equal(copied.weight, model.ngrams.weight)
+
+
+def test_windows_made_on_meta_take_a_state() -> None:
+    def make() -> LUTProjection2d:
+        sizes = {"receptive_field": 3, "projection": 2, "grid": 3, "detectors_per_position": 2}
+        return LUTProjection2d((4, 4), (8, 8), n_anchors=3, seed=0, **sizes).eval()
+
+    layer, x = make(), torch.rand(5, 4, 4)
+    with torch.device("meta"):
+        empty = make()
+    filled = empty.to_empty(device="cpu")
+    filled.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(filled(x), layer(x), rtol=0, atol=0)
+
+
+def test_ngram_tables_are_exported() -> None:
+    tables = NgramTables((2, 3), n_rows=64, width=4, word=True, seed=3).eval()
+    torch.nn.init.normal_(tables.weight)
+    program = torch.export.export(tables, (torch.randint(256, (2, 9)),))
+    tokens = torch.randint(256, (2, 9))
+    torch.testing.assert_close(program.module()(tokens), tables(tokens))

@@ -52,24 +52,25 @@ class LUTProjection2d(nn.Module):
         super().__init__()
         self.in_shape, self.out_shape = _shape("in_shape", in_shape), _shape("out_shape", out_shape)
         window_seed, anchor_seed, weight_seed = _seeds(seed)
-        fields, synapses = growth.windows_2d(
-            (self.in_shape[-2], self.in_shape[-1]),
-            (self.out_shape[-2], self.out_shape[-1]),
-            n_anchors,
-            field=receptive_field,
-            projection=projection,
-            grid=grid,
-            stride=stride,
-            placement=placement,
-            detectors_per_position=detectors_per_position,
-            keep=keep,
-            in_channels=math.prod(self.in_shape[:-2]),
-            out_channels=math.prod(self.out_shape[:-2]),
-            meta=meta,
-            seed=window_seed,
-        )
         n_inputs, n_outputs = math.prod(self.in_shape), math.prod(self.out_shape)
-        anchors = random_anchors(n_inputs, synapses.n_detectors, n_anchors, anchor_seed, fields=fields)
+        with torch.device("cpu"):  # windows are known even where the layer is made on meta
+            fields, synapses = growth.windows_2d(
+                (self.in_shape[-2], self.in_shape[-1]),
+                (self.out_shape[-2], self.out_shape[-1]),
+                n_anchors,
+                field=receptive_field,
+                projection=projection,
+                grid=grid,
+                stride=stride,
+                placement=placement,
+                detectors_per_position=detectors_per_position,
+                keep=keep,
+                in_channels=math.prod(self.in_shape[:-2]),
+                out_channels=math.prod(self.out_shape[:-2]),
+                meta=meta,
+                seed=window_seed,
+            )
+            anchors = random_anchors(n_inputs, synapses.n_detectors, n_anchors, anchor_seed, fields=fields)
         self.lut = LUT(
             n_inputs,
             n_outputs,
@@ -106,7 +107,7 @@ def _seeds(seed: int | None) -> list[int]:
     if seed is None:
         return torch.randint(MAX_INT32, (3,), device="cpu").tolist()
     check_int("seed", seed, 0, 2**63 - 1)
-    return torch.randint(MAX_INT32, (3,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.randint(MAX_INT32, (3,), generator=torch.Generator().manual_seed(seed), device="cpu").tolist()
 
 
 def _shape(name: str, shape: object) -> tuple[int, ...]:

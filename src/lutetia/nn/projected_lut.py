@@ -119,4 +119,4 @@ def _seeds(seed: int | None) -> list[int]:
     if seed is None:
         return torch.randint(MAX_INT32, (3,), device="cpu").tolist()
     check_int("seed", seed, 0, 2**63 - 1)
-    return torch.randint(MAX_INT32, (3,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.randint(MAX_INT32, (3,), generator=torch.Generator().manual_seed(seed), device="cpu").tolist()

@@ -157,7 +157,7 @@ def averages_by_hand(model: nn.Module, world: World) -> bool:
     sharded = any(getattr(module, "share", None) is not None for module in model.modules())
     # DistributedDataParallel takes all parameters of a module to have sparse gradients, or none: scalars and positions do not.
     mixed = any(len(list(layer.parameters(recurse=False))) > 1 for layer in layers)
-    mixed = mixed or any(True for _ in ngram_tables(model))  # whose sparse gradients it does not know of
+    mixed = mixed or any(True for _ in ngram_tables(model))  # averaged alike on gloo and NCCL
     return sharded or mixed or (bool(layers) and world.device.type == "cuda")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lutetia._shared.dtypes import FLOATS, INTEGER_DTYPES
 from lutetia._shared.threads import spread
-from lutetia._uncompiled import uncompiled
+from lutetia._uncompiled import is_exporting, uncompiled
 from lutetia.errors import MAX_INT32, ArgumentError, check_choice, check_int, check_module, check_range, check_tensor, fail
 from lutetia.lut import backend_name
 from lutetia.nn.ngram.hashing import REACH, Hash, addresses, begins_word, draw_multipliers
@@ -37,6 +37,10 @@ class NgramTables(nn.Module):
     lengths: Tensor
     words: Tensor
 
+    def __new__(cls, *args: Any, gradient: str = "sparse", **options: Any) -> NgramTables:
+        """Tables of this class or, with sparse gradients, of one that DistributedDataParallel recognises."""
+        return super().__new__(_SparseNgramTables if cls is NgramTables and gradient == "sparse" else cls)
+
     def __init__(
         self,
         orders: Sequence[int] = (2, 3, 4),
@@ -51,7 +55,7 @@ class NgramTables(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # and not that of EmbeddingBag, which a subclass only claims to be
         self.orders, self.word = check_orders(orders, word), bool(word)
         check_int("n_rows", n_rows, 1, MAX_INT32)
         check_int("width", width, 1)
@@ -64,13 +68,24 @@ class NgramTables(nn.Module):
         lengths = self.orders + ((REACH,) if word else ())
         self.n_tables, self.reach = len(lengths), max(lengths)
         self.weight = nn.Parameter(torch.zeros(self.n_tables * n_rows, width, device=device, dtype=dtype))
-        words = [False] * len(self.orders) + [True] * self.word
-        drawn = draw_multipliers(self.n_tables, self.reach, seed)
-        for name, buffer in (("multipliers", drawn), ("lengths", torch.tensor(lengths)), ("words", torch.tensor(words))):
-            kept = buffer if name == "multipliers" else buffer.to(torch.int32)
-            self.register_buffer(name, kept.to(device), persistent=False)
-        self.hashed = tuple(lengths), tuple(words)
+        self.hashed = tuple(lengths), (*[False] * len(self.orders), *[True] * self.word)
         self.share: Any = None  # of a rank, where `training.shard_detectors` has spread the rows
+        self._draw(self.weight.device)
+
+    def _draw(self, device: torch.device) -> None:
+        """Register what the hashes are made of, which follows from the seed and is not saved."""
+        with torch.device("cpu"):
+            drawn, lengths, words = draw_multipliers(self.n_tables, self.reach, self.seed), *map(torch.tensor, self.hashed)
+        for name, buffer in (("multipliers", drawn), ("lengths", lengths.int()), ("words", words.int())):
+            self.register_buffer(name, buffer.to(device), persistent=False)
+
+    def _apply(self, *args: Any, **options: Any) -> NgramTables:
+        """To another device or dtype; what was on meta is drawn again, because no state brings it."""
+        was_meta = self.multipliers.is_meta
+        super()._apply(*args, **options)
+        if was_meta and not self.multipliers.is_meta:
+            self._draw(self.multipliers.device)
+        return self
 
     @property
     def n_outputs(self) -> int:
@@ -103,7 +118,7 @@ class NgramTables(nn.Module):
             past = tokens.new_zeros(len(tokens), self.reach - 1, dtype=torch.int64)
         check_tensor("past", past, [len(tokens), self.reach - 1], torch.int64, tokens.device)
         tokens, hash_ = tokens.long(), Hash(*self.hashed, self.n_rows, self.multipliers)
-        backend = backend_name(tokens)
+        backend = "reference" if is_exporting() else backend_name(tokens)  # a program holds torch's own ops
         if backend == "triton":
             from lutetia.nn.ngram import kernels
 
@@ -160,6 +175,16 @@ class NgramTables(nn.Module):
     def extra_repr(self) -> str:
         word = ", word=True" if self.word else ""
         return f"orders={self.orders}{word}, n_rows={self.n_rows}, width={self.width}, gradient={self.gradient!r}"
+
+
+class _SparseNgramTables(NgramTables, nn.EmbeddingBag):  # type: ignore[misc]
+    """Tables with sparse gradients, and an EmbeddingBag in name only: DistributedDataParallel detects these through
+    `EmbeddingBag.sparse`."""
+
+    sparse = property(lambda self: self.gradient == "sparse" and self.share is None)  # DDP is not given the weight of a share
+
+    def _get_name(self) -> str:
+        return "NgramTables"
 
 
 def check_orders(orders: object, word: object) -> tuple[int, ...]:
