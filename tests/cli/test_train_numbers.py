@@ -13,6 +13,7 @@ from cli.test_train_table import Capture, told
 from lutetia._shared.numbers import short_number
 from lutetia.cli import build, main
 from lutetia.models import load
+from lutetia.training import table_files
 
 
 def test_numbers_have_intervals(tmp_path: Path, capsys: Capture) -> None:
@@ -92,3 +93,20 @@ def test_large_numbers_are_written_out_on_pages(tmp_path: Path, capsys: Capture,
     for shown in (screen, page[page.index("<body") :]):
         assert value in shown
         assert "e+0" not in shown
+
+
+def test_a_table_is_read_once(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guess, the screen and the fit share what was read; another file named by --set is read as well."""
+    text = "a,y\n" + "".join(f"{row % 7},{row % 2}\n" for row in range(40))
+    for name in ("one.csv", "other.csv"):
+        (tmp_path / name).write_text(text)
+    seen: list[str] = []
+    read = table_files.read_cells
+    monkeypatch.setattr(table_files, "read_cells", lambda path: (seen.append(path.name), read(path))[1])
+    fit = ["train", str(tmp_path / "one.csv"), "--set", "fit.n_tables=2"]
+    assert main([*fit, "--out", str(tmp_path / "a")]) == 0
+    assert seen == ["one.csv"]
+    seen.clear()
+    assert main([*fit, "--out", str(tmp_path / "b"), "--set", f"data.path={tmp_path / 'other.csv'}"]) == 0
+    assert seen == ["one.csv", "other.csv"]
+    capsys.readouterr()

@@ -75,7 +75,7 @@ def _plain(values: Sequence[Any]) -> Array | None:
     except (ValueError, OverflowError):
         return None
     empty = np.flatnonzero(np.isnan(numbers))
-    return numbers if not np.isinf(numbers).any() and all(is_missing(values[int(row)]) for row in empty) else None
+    return numbers if not np.isinf(numbers).any() and all(is_missing(values[row]) for row in empty.tolist()) else None
 
 
 def numbered(
