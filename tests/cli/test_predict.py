@@ -112,7 +112,7 @@ def test_csv_to_a_file_and_to_stdout(trained: Path, tmp_path: Path, capsys: Capt
     assert [each.name for each in tmp_path.iterdir()] == ["out.csv"]
 
 
-def test_the_screen_shows_names_probabilities_and_what_comes_next(trained: Path, capsys: Capture) -> None:
+def test_the_screen_shows_names_probabilities_and_what_comes_next(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["predict", str(trained / "runs/iris"), str(trained / "flowers.csv")]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
@@ -121,6 +121,9 @@ def test_the_screen_shows_names_probabilities_and_what_comes_next(trained: Path,
     assert lines[0].count("%") == 2
     assert lines[-1] == "and 10 more: --csv FILE writes all of them"
     assert said.err == f"next: lutetia explain {trained / 'runs/iris'} {trained / 'flowers.csv'}\n"
+    out = tmp_path / "all.csv"
+    assert main(["predict", str(trained / "runs/iris"), str(trained / "flowers.csv"), "--csv", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"and 10 more, all in {out}"
     assert main(["predict", str(trained / "runs/iris"), "5.1,3.5,1.4,200"]) == 0
     assert "warning: the input lies far outside the training data: petal width is 200" in capsys.readouterr().err
 

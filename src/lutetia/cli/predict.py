@@ -83,7 +83,7 @@ def predict(checkpoint: Path, request: PredictRequest, show: bool) -> dict[str, 
         for warning in warnings:
             print_warning(warning)
         if out != STDOUT:
-            _show(names, predictions)
+            _show(names, predictions, out)
     listed = [
         {"input": each.input, "number": each.best()[0], "class": names[each.best()[0]], "probabilities": each.probabilities}
         for each in predictions
@@ -134,7 +134,7 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
                     told += f", {short_number(each['low'], 6)} to {short_number(each['high'], 6)} in 9 of 10 cases"
                 screen.print(f"{one_line(each['input'])}  {told}", soft_wrap=True)
             if len(listed) > SHOWN:
-                screen.print(f"and {len(listed) - SHOWN} more: --csv FILE writes all of them", soft_wrap=True)
+                screen.print(_more(len(listed), out), soft_wrap=True, markup=False)
     return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings}
 
 
@@ -229,7 +229,14 @@ def _write_rows(out: Path, header: Sequence[str], rows: Sequence[Sequence[str]])
         file.write(text.getvalue().encode("utf-8", "surrogateescape"))
 
 
-def _show(names: Sequence[str], predictions: Sequence[Prediction]) -> None:
+def _more(count: int, out: Path | None) -> str:
+    """What the screen leaves out, and where it is, or how to get it."""
+    return f"and {count - SHOWN:,} more" + (
+        ": --csv FILE writes all of them" if out is None else f", all in {one_line(str(out))}"
+    )
+
+
+def _show(names: Sequence[str], predictions: Sequence[Prediction], out: Path | None) -> None:
     screen = console()
     width = max((len(one_line(each.input)) for each in predictions[:SHOWN]), default=0)
     for each in predictions[:SHOWN]:
@@ -237,4 +244,4 @@ def _show(names: Sequence[str], predictions: Sequence[Prediction]) -> None:
         told = ", ".join(f"{names[at]} {each.probabilities[at]:.1%}" for at in best)
         screen.print(f"{one_line(each.input):<{min(width, 60)}}  {told}", soft_wrap=True)
     if len(predictions) > SHOWN:
-        screen.print(f"and {len(predictions) - SHOWN} more: --csv FILE writes all of them", soft_wrap=True)
+        screen.print(_more(len(predictions), out), soft_wrap=True, markup=False)
