@@ -110,3 +110,12 @@ def test_a_table_is_read_once(tmp_path: Path, capsys: Capture, monkeypatch: pyte
     assert main([*fit, "--out", str(tmp_path / "b"), "--set", f"data.path={tmp_path / 'other.csv'}"]) == 0
     assert seen == ["one.csv", "other.csv"]
     capsys.readouterr()
+
+
+def test_info_quotes_names_with_commas(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a.csv").write_text('a,"b, c",y\n' + "".join(f"{row % 7},{row % 5},{row % 2}\n" for row in range(40)))
+    run = str(tmp_path / "run")
+    assert main(["train", str(tmp_path / "a.csv"), "--set", "fit.n_tables=2", "--out", run]) == 0
+    capsys.readouterr()
+    assert main(["info", run]) == 0
+    assert 'features   a, "b, c"\n' in capsys.readouterr().out

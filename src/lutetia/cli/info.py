@@ -91,7 +91,7 @@ def _show(result: dict[str, Any]) -> None:
 
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    return ", ".join(f'"{name}"' if "," in name else name for name in names[:SHOWN]) + more
 
 
 def _range(metadata: dict[str, Any]) -> str:
