@@ -97,7 +97,7 @@ def _temperature(rows: TabularRows, shape: Shape, settings: Boosting, most_codes
     begun = settings.n_tables
     report = None if each is None else lambda done, losses: each(begun + done, losses)
     # The weights of the rows are balanced already. Half the candidates take 0.46 of the time of the fit instead of 0.82, and
-    # the temperatures of nine sets give the same loss; anchors of the fit itself would not, since they know the held-out rows.
+    # the temperatures of nine sets give nearly the same loss. Anchors of the fit itself would not: they know the held-out rows.
     fewer = max(1, settings.candidates // 2)
     plain = replace(settings, patience=None, balanced=False, calibrate=False, candidates=fewer)
     trial, _ = fit_tabular(own, shape, plain, most_codes=most_codes, each=report)
