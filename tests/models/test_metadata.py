@@ -85,6 +85,14 @@ BAD = [
     ({"unknown": "ignore"}, "metadata.unknown is 'ignore', expected one of 'error', 'missing'"),
     ({"error_90": -1.0}, "metadata.error_90 is -1.0, expected a finite number of at least 0"),
     ({"error_90": "1"}, "metadata.error_90 is '1'"),
+    ({"dates": []}, "metadata.dates is [], expected how dates are written by the number of an input"),
+    ({"dates": {"5": {"order": "day first", "times": True}}}, "metadata.dates is '5', expected numbers of inputs below 5"),
+    (
+        {"dates": {"0": {"order": "day", "times": True}}},
+        "metadata.dates['0'] is {'order': 'day', 'times': True}, expected an order",
+    ),
+    ({"dates": {"0": {"order": "day first"}}}, "and times, true or false"),
+    ({"dates": {"0": {"order": "day first", "times": False}}, "categories": {"0": ["a"]}}, "other inputs than those of dates"),
     ({"resized": 1}, "metadata.resized is 1, expected true or false"),
     ({"input_low": True, "input_high": 1}, "metadata.input_low is True, expected a finite number"),
 ]

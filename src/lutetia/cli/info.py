@@ -98,6 +98,9 @@ def _range(metadata: dict[str, Any]) -> str:
     if "input_low" not in metadata:
         return ""
     low, high = metadata["input_low"], metadata["input_high"]
+    if metadata.get("dates"):  # whose numbers are seconds
+        count = len(metadata["dates"])
+        return f", {count} of them {'a date' if count == 1 else 'dates'}"
     low, high = (min(low) if isinstance(low, list) else low), (max(high) if isinstance(high, list) else high)
     return f", trained on values from {low:.6g} to {high:.6g}"
 

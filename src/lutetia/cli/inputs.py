@@ -29,6 +29,7 @@ from lutetia.training import (
     check_file,
     class_numbers,
     column_names,
+    date_numbers,
     is_number,
     numeric_columns,
     read_cells,
@@ -138,12 +139,15 @@ def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
 
 
 def _numbers(model: Tabular, number: int, values: Sequence[Any], where: str, lines: Sequence[int] | None) -> np.ndarray:
-    """The cells of an input of the model as it was trained on them, float64 [n]: without its unit, categories by name."""
+    """The cells of an input of the model as it was trained on them, float64 [n]: without its unit, categories by name, dates as
+    seconds."""
     known = model.metadata
-    unit = known.get("units", {}).get(str(number))
-    cells = without_unit(without_words(values, known.get("missing", [])), unit)
+    values, unit = without_words(values, known.get("missing", [])), known.get("units", {}).get(str(number))
+    if (dates := known.get("dates", {}).get(str(number))) is not None:
+        return date_numbers(values, dates["order"], where, lines)
     names = category_names(known.get("categories", {}), number)
-    return class_numbers(cells, names, where if unit is None else f"{where}, in {unit}", lines, known.get("unknown", "error"))
+    where = where if unit is None else f"{where}, in {unit}"
+    return class_numbers(without_unit(values, unit), names, where, lines, known.get("unknown", "error"))
 
 
 def category_names(categories: Mapping[str, Sequence[Any]], number: int) -> list[str] | None:

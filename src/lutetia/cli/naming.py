@@ -12,7 +12,7 @@ from torch import Tensor
 from lutetia._shared.numbers import whole_number
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.show import one_line
-from lutetia.models import Classifier, Model
+from lutetia.models import Classifier, Model, date_text, has_times
 
 FAR = 1.0  # widths of the training range beyond its ends: further than that is far
 
@@ -68,9 +68,15 @@ def range_warnings(model: Model[Any], x: Tensor, names: Sequence[str]) -> list[s
         return []
     row, column = divmod(int(beyond.nan_to_num(-1).argmax()), rows.shape[1])
     feature = _input_name(model, column, x.shape[1:])
-    said = f"{feature} is {rows[row, column]:.6g} in {one_line(names[row])}, trained on {low[column]:.6g} to {high[column]:.6g}"
+    value, begin, end = (_value_text(model, column, float(each)) for each in (rows[row, column], low[column], high[column]))
+    said = f"{feature} is {value} in {one_line(names[row])}, trained on {begin} to {end}"
     count = "the input lies" if len(rows) == 1 else f"{int(far.sum())} of {len(rows)} inputs lie"
     return [f"{count} far outside the training data: {said}"]
+
+
+def _value_text(model: Model[Any], column: int, value: float) -> str:
+    is_date = str(column) in model.metadata.get("dates", {})
+    return date_text(value, has_times(model.metadata, column)) if is_date else f"{value:.6g}"
 
 
 def _input_name(model: Model[Any], column: int, shape: torch.Size) -> str:

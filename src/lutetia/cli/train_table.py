@@ -62,7 +62,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         if (out / "config.toml").exists():
             raise DataError(f"{out} already holds a run: edit {out / 'config.toml'} and train that, or choose --out")
         file = None if path.is_dir() else read_table_file(path)  # images are read as the config says
-        config, _ = guess_config(path, request.target, request.task, _skips(request.settings), file)
+        config, _ = guess_config(path, request.target, request.task, file=file, **_asked(request.settings))
     else:
         if request.target is not None or request.task is not None:
             raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
@@ -87,23 +87,29 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         return train_table(config, folder, out, again=again, each=each, opened=opened)
 
 
-def _skips(settings: list[str]) -> bool:
-    """Whether --set asks to skip what is unusable, which a guess stumbles over, too."""
+def _asked(settings: list[str]) -> dict[str, Any]:
+    """What --set says that a guess depends on, too: whether to skip what is unusable, and how dates are written."""
     tables: dict[str, Any] = {"data": {}}
     for setting in settings:
         override_setting(tables, setting)
-    return tables["data"].get("skip_unusable") is True
+    data, order = tables["data"], tables["data"].get("day_first")
+    return {"skip": data.get("skip_unusable") is True, "day_first": order if isinstance(order, bool) else None}
 
 
 def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) -> TableConfig:
-    """The config with what --set says; columns that it makes categories are not left out by a guess."""
+    """The config with what --set says; columns that it makes categories or dates are not left out by a guess."""
     tables = config.to_dict()
     keys = [override_setting(tables, setting) for setting in settings]
     changed = make_table_config(tables, name, keys)
-    if not guessed or "data.leave_out" in keys:
+    if not guessed:
         return changed
-    kept = [column for column in changed.data.leave_out if column not in changed.data.categorical]
-    return replace(changed, data=replace(changed.data, leave_out=kept))
+    data = changed.data
+    if "data.dates" not in keys:
+        data = replace(data, dates=[column for column in data.dates or () if column not in data.categorical] or None)
+    if "data.leave_out" not in keys:
+        typed = {*data.categorical, *(data.dates or ())}
+        data = replace(data, leave_out=[column for column in data.leave_out if column not in typed])
+    return replace(changed, data=data)
 
 
 def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, Data], guessed: bool) -> None:
@@ -124,6 +130,8 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
     if any("different values" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.categorical=["NAME"]' keeps a column of many values as categories""", soft_wrap=True)
+    if any("data.day_first" in why for why in table.left_out.values()):
+        screen.print("  --set data.day_first=true (or false) keeps such dates", soft_wrap=True)
     if any("identifier" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
     if len(table.input_shape) > 1:

@@ -9,6 +9,8 @@ target       the name of what is predicted
 categories   by the number of an input, as a string, the values that its numbers stand for
 units        by the number of an input, as a string, the unit that may follow its numbers in a file
 target_unit  the unit that may follow the numbers to predict
+dates        by the number of an input, as a string, how its dates are written: their `order`, and whether they have `times`;
+             its numbers are seconds since the beginning of 1970
 error_90     of a regression: what the error of nine in ten rows that were not fitted stays within
 resized      whether images of other sizes are resized to that of the model
 unknown      what a category becomes that is not listed: "error", the default, or "missing"
@@ -30,6 +32,7 @@ from typing import Any
 from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import read_json
+from lutetia.models.dates import ORDERS
 
 METADATA = "metadata.json"
 UNKNOWN = ("error", "missing")
@@ -93,6 +96,14 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None
     words = metadata.get("missing", [])
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         fail("metadata.missing", words, "a list of words")
+    for number, dates in _by_input(metadata, "dates", "how dates are written", n_inputs):
+        order, times = (dates.get("order"), dates.get("times")) if isinstance(dates, Mapping) else (None, None)
+        if order not in ORDERS or not isinstance(times, bool):
+            fail(
+                f"metadata.dates[{number!r}]", dates, f"an order, one of {', '.join(map(repr, ORDERS))}, and times, true or false"
+            )
+        if number in (categories or ()):
+            fail("metadata.categories", number, "other inputs than those of dates")
     for number, values in _by_input(metadata, "categories", "lists of values", n_inputs):
         if not isinstance(values, list | tuple) or not all(isinstance(each, str | int | float | bool) for each in values):
             fail(f"metadata.categories[{number!r}]", values, "a list of strings or numbers")

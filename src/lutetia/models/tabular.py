@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +14,7 @@ from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.numbers import short_number
 from lutetia.errors import check_memory, check_range, check_tensor, fail
 from lutetia.models.building import Model
+from lutetia.models.dates import date_text, has_times, part_text
 from lutetia.models.encoding import TOP, Encoding
 from lutetia.models.gates import Gates
 from lutetia.models.sizes import ModelSize, tabular_size
@@ -38,7 +40,7 @@ class Tabular(Model[TabularConfig]):
     config_class: ClassVar[type[TabularConfig]] = TabularConfig
 
     def _build(self, config: TabularConfig) -> None:
-        self.encoding = Encoding(config.n_encoded, config.n_edges, config.n_categories)
+        self.encoding = Encoding(config.n_encoded, config.n_edges, config.n_categories, config.parts)
         self.core: nn.Module
         if config.core == "tables":
             self.core = threshold_layer(config)
@@ -96,8 +98,18 @@ class Tabular(Model[TabularConfig]):
             return self._categories_text(source, [0 < rank <= code for rank in ranks])
         if code == 0:
             return "missing"
-        edges = self.encoding.edges[encoded]
-        return short_number(float(edges[code - 1]), 6) if code - 1 < len(edges) else "inf"
+        edges, part = self.encoding.edges[encoded], self.encoding.parts[encoded]
+        edge = float(edges[code - 1]) if code - 1 < len(edges) else math.inf
+        if part and math.isfinite(edge):
+            return part_text(edge, part)
+        if str(source) in self.metadata.get("dates", {}) and math.isfinite(edge):
+            return date_text(edge, has_times(self.metadata, source))
+        return short_number(edge, 6)
+
+    def input_name(self, encoded: int, names: Sequence[str]) -> str:
+        """An encoded input by the names of the columns: `sold`, or a part of it, `sold: month`."""
+        name, part = names[int(self.encoding.source[encoded])], self.encoding.parts[encoded]
+        return f"{name}: {part}" if part else name
 
     def order_text(self, left: int, right: int) -> str:
         """The categories that the input `left` does not rank above the input `right`; both belong to one column."""

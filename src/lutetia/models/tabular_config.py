@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, check_choice, check_int, fail
 from lutetia.lut import MAX_ANCHORS
+from lutetia.models.dates import PARTS
 from lutetia.models.fields import ModelConfig, check_number, sizes, whole_numbers
 from lutetia.models.gates_config import check_windows
 
@@ -18,7 +19,8 @@ class TabularConfig(ModelConfig):
     """Columns that are encoded, then one layer of tables: "tables" whose rows are added up, or "gates" that vote for classes.
 
     With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the
-    encoding. `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that
+    encoding; where columns are dates, `parts` says for each encoded input which part of a date it is, "" for the column itself.
+    `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that
     vote; `temperature` divides their counts. With `gate_windows` they see squares of an image of `gate_shape` (height, width).
     """
 
@@ -30,6 +32,7 @@ class TabularConfig(ModelConfig):
     n_encoded: int = 2
     n_edges: int = 1
     n_categories: int = 0
+    parts: tuple[str, ...] = ()
     gate_codes: tuple[int, ...] = ()
     gate_hidden: tuple[int, ...] = ()
     gate_shape: tuple[int, ...] = ()
@@ -48,6 +51,7 @@ class TabularConfig(ModelConfig):
         check_int("n_encoded", self.n_encoded, 1)
         check_int("n_edges", self.n_edges, 0, 255)
         check_int("n_categories", self.n_categories, 0)
+        object.__setattr__(self, "parts", check_parts(self.parts, self.n_encoded))
         check_number("temperature", self.temperature, 0.0, low_fits=False)
         if self.core == "gates" and (self.n_classes < 2 or not self.gate_codes):
             raise ArgumentError(
@@ -62,3 +66,11 @@ class TabularConfig(ModelConfig):
             fail("gate_codes", list(self.gate_codes), 'none, as core is "tables"')
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)
+
+
+def check_parts(parts: object, n_encoded: int) -> tuple[str, ...]:
+    """The parts of dates that encoded inputs are, as a tuple: none, or one for each of them."""
+    known = ("", *PARTS)
+    if not isinstance(parts, tuple | list) or len(parts) not in (0, n_encoded) or any(part not in known for part in parts):
+        fail("parts", parts, f"none, or {n_encoded} of {', '.join(map(repr, known))}")
+    return tuple(parts)

@@ -49,13 +49,15 @@ def comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str])
     own = led[np.arange(n_tables), cells]
     flipped = led[np.arange(n_tables)[:, None], cells[:, None] ^ (1 << np.arange(n_anchors))]
     effects: dict[tuple[int, int], float] = {}
+    source = model.encoding.source.tolist()
+    first = [source.index(column) for column in source]  # input of a column: whether it is known is the same question to all
     for anchor, effect in zip(anchors.reshape(-1, 2).tolist(), (own[:, None] - flipped).ravel().tolist(), strict=True):
-        key = (anchor[0], anchor[1])
+        key = (first[anchor[0]] if anchor[1] == len(source) else anchor[0], anchor[1])
         effects[key] = effects.get(key, 0.0) + effect
     told = []
     for (left, right), effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
         operator = ">" if known[left] > known[right] else "<="
-        told.append(Comparison(_input(model, left, names), operator, _other(model, left, right, names), effect))
+        told.append(Comparison(model.input_name(left, names), operator, _other(model, left, right, names), effect))
     return told
 
 
@@ -64,10 +66,6 @@ def _other(model: Tabular, left: int, right: int, names: list[str]) -> str:
     source = model.encoding.source
     if right >= len(source):
         return model.threshold_text(left, right - len(source))
-    if source[left] == source[right]:
+    if source[left] == source[right] and model.encoding.ranks[left].any():
         return model.order_text(left, right)
-    return f"{_input(model, right, names)} by rank"
-
-
-def _input(model: Tabular, number: int, names: list[str]) -> str:
-    return names[int(model.encoding.source[number])]
+    return f"{model.input_name(right, names)} by rank"

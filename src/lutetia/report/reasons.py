@@ -13,7 +13,7 @@ from lutetia import relevance
 from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.numbers import short_number
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, as_floats
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, as_floats, date_text, has_times
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead_seed
@@ -107,12 +107,15 @@ def decide(
 def input_texts(model: Classifier, x: Tensor) -> list[str]:
     """Each input of a sample [n] with its value, written as in the data."""
     names = feature_names(model) or [f"x{number}" for number in range(len(x))]
-    categories = (getattr(model, "metadata", None) or {}).get("categories", {})
+    metadata = getattr(model, "metadata", None) or {}
+    categories, dates = metadata.get("categories", {}), metadata.get("dates", {})
 
     def value(number: int, each: float) -> str:
         known = categories.get(str(number), ())
         if math.isnan(each):
             return "missing"
+        if str(number) in dates:
+            return date_text(each, has_times(metadata, number))
         return str(known[int(each)]) if 0 <= each < len(known) else short_number(each, 6)
 
     return [f"{name} = {value(number, each)}" for number, (name, each) in enumerate(zip(names, x.tolist(), strict=True))]

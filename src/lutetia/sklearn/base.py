@@ -4,6 +4,7 @@ folders out."""
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,10 +15,10 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_co
 
 from lutetia.errors import DataError
 from lutetia.models import Tabular, in_run, load, read_config, save
-from lutetia.sklearn.columns import find_categories, is_frame, to_matrix
+from lutetia.sklearn.columns import find_categories, find_dates, is_frame, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
-from lutetia.training import Shape, TabularRows, add_table_scores
+from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores
 
 if TYPE_CHECKING:
     from lutetia.precompute import Build
@@ -36,6 +37,7 @@ class TabularEstimator(BaseEstimator):
     n_features_in_: int
     feature_names_in_: Array
     categories_: dict[int, list[Any]]
+    dates_: dict[int, DateColumn]  # by the number of a column of dates, how they are written
 
     # Of the subclasses; here so that their names are known.
     categorical_features: Any
@@ -62,15 +64,16 @@ class TabularEstimator(BaseEstimator):
         if hasattr(X, "collect"):
             raise TypeError(f"X is a {type(X).__name__}, which holds no rows yet, expected X.collect()")
         held = isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2
-        categories = {} if reset else self.categories_
+        categories, dates = ({}, {}) if reset else (self.categories_, self.dates_)
         if reset:
             wanted = self.categorical_features
             listed = wanted is not None and not isinstance(wanted, str)
-        if is_frame(X) or (held and (categories if not reset else listed)):
+        if is_frame(X) or (held and (categories or dates if not reset else listed)):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if reset:
                 categories = find_categories(X, self.categorical_features, self._names_in(), X.shape[1])
-            matrix = to_matrix(X, categories, self.names(X.shape[1]), self.handle_unknown)
+                dates = find_dates(X, categories) if is_frame(X) else {}
+            matrix = to_matrix(X, categories, self.names(X.shape[1]), self.handle_unknown, dates)
             matrix = check_array(matrix, dtype=np.float64, ensure_all_finite="allow-nan", estimator=self, input_name="X")
         else:
             matrix = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
@@ -79,7 +82,7 @@ class TabularEstimator(BaseEstimator):
             if categories:
                 matrix = to_matrix(matrix, categories, self.names(matrix.shape[1]), self.handle_unknown)
         if reset:
-            self.categories_ = categories
+            self.categories_, self.dates_ = categories, dates
             self._check_columns(matrix)
         return matrix
 
@@ -155,7 +158,7 @@ class TabularEstimator(BaseEstimator):
 
     def _shape(self, n_classes: int) -> Shape:
         counts = tuple(len(self.categories_.get(number, ())) for number in range(self.n_features_in_))
-        return Shape(n_classes, counts, (self.n_features_in_,))
+        return Shape(n_classes, counts, (self.n_features_in_,), frozenset(self.dates_))
 
     def _progress(self, total: int) -> Any:
         return progress(type(self).__name__, total, bool(self.verbose))
@@ -255,6 +258,8 @@ class TabularEstimator(BaseEstimator):
         if categories:
             known["categories"] = categories
             known["unknown"] = self.handle_unknown
+        if self.dates_:
+            known["dates"] = {str(number): asdict(column) for number, column in self.dates_.items()}
         return known
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -289,6 +294,7 @@ class TabularEstimator(BaseEstimator):
         self.model_, self.n_features_in_ = model, model.n_columns
         self.n_tables_ = model.config.n_tables
         self.categories_ = {int(number): list(values) for number, values in model.metadata.get("categories", {}).items()}
+        self.dates_ = {int(number): DateColumn(**known) for number, known in model.metadata.get("dates", {}).items()}
         if state["named"]:
             self.feature_names_in_ = np.array(model.metadata["features"], dtype=object)
 

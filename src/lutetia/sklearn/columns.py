@@ -1,11 +1,17 @@
-"""Tables of data as numbers: pandas and polars frames, arrays and lists, with categories as their numbers and NaN for missing."""
+"""Tables of data as numbers: pandas and polars frames, arrays and lists, with categories as their numbers, dates as seconds and
+NaN for missing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from lutetia.errors import DataError
+from lutetia.training import DateColumn, date_numbers, have_times
 
 Array = np.ndarray[Any, Any]
 Categories = dict[int, list[Any]]  # by column, the values that its numbers stand for
@@ -38,12 +44,51 @@ def find_categories(x: Any, wanted: Any, names: Sequence[str] | None, n_columns:
     return {number: declared.get(number) or _seen(x, number) for number in _numbers(wanted, names, n_columns)}
 
 
-def to_matrix(x: Any, categories: Mapping[int, Sequence[Any]], names: Sequence[str], unknown: str = "error") -> Array:
+def find_dates(x: Any, categories: Collection[int]) -> dict[int, DateColumn]:
+    """The columns of dates in a frame: by their type, or as objects that all are dates of Python."""
+    found = {}
+    for number in range(x.shape[1]):
+        if number not in categories and _holds_dates(x, number):
+            seconds = _dated(column_of(x, number), "year first", str(number))
+            found[number] = DateColumn("year first", have_times(seconds))
+    return found
+
+
+def _holds_dates(x: Any, number: int) -> bool:
+    kind = str((x.iloc[:, number] if hasattr(x, "iloc") else x[:, number]).dtype).lower()
+    if kind != "object":
+        return kind.startswith(("datetime", "date", "timestamp"))
+    known = [value for value in column_of(x, number) if not is_missing(value)]
+    return bool(known) and all(isinstance(value, date) for value in known)
+
+
+def _dated(values: Array, order: str, name: str) -> Array:
+    """Dates as seconds: of numpy's type, objects, or texts in the order that a run of `lutetia train` found."""
+    if values.dtype.kind == "M":
+        ticks = values.astype("datetime64[us]").astype(np.int64)
+        return np.where(np.isnat(values), np.nan, ticks // 1_000_000 + ticks % 1_000_000 / 1_000_000)
+    if values.dtype.kind not in "OUST":
+        raise ValueError(f"column {name!r} holds {values.dtype}, expected dates as in the training data")
+    try:
+        return date_numbers([None if is_missing(value) else value for value in values], order, f"X, column {name!r}")
+    except DataError as error:
+        raise ValueError(str(error)) from error
+
+
+def to_matrix(
+    x: Any,
+    categories: Mapping[int, Sequence[Any]],
+    names: Sequence[str],
+    unknown: str = "error",
+    dates: Mapping[int, DateColumn] = MappingProxyType({}),
+) -> Array:
     """A frame or an array of objects as float64 [n, columns]; a category that fit did not see is an error, or "missing"."""
     parts = []
     for number in range(x.shape[1]):
         values = column_of(x, number)
-        if number in categories:
+        if number in dates:
+            parts.append(_dated(values, dates[number].order, names[number]))
+        elif number in categories:
             parts.append(_numbered(values, categories[number], names[number], unknown))
         else:
             parts.append(_floats(values, names[number]))
@@ -105,7 +150,7 @@ def _floats(values: Array, name: str) -> Array:
     if values.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: column {name!r}")
     if values.dtype.kind in "mM":
-        raise ValueError(f"column {name!r} holds {values.dtype}, expected numbers: convert it first")
+        raise ValueError(f"column {name!r} holds {values.dtype}, expected numbers as in the training data: convert it first")
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:

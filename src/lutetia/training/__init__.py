@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lutetia.training.config import Config, DataConfig, make_config, read_config, read_toml
     from lutetia.training.config import override as override_setting
     from lutetia.training.data import Data, Names, Samples, Text, open_data, standard_library
+    from lutetia.training.date_columns import DateColumn, have_times
+    from lutetia.training.date_columns import dated as date_numbers
     from lutetia.training.evaluate import evaluation_sums
     from lutetia.training.fitting import fit
     from lutetia.training.formats import check_expansion, check_file, read_idx
@@ -90,6 +92,7 @@ __getattr__, __dir__ = lazy_door(
         "columns": "class_numbers=numbered unknown_categories without_words",
         "config": "Config DataConfig make_config override_setting=override read_config read_toml",
         "data": "Data Names Samples Text open_data standard_library",
+        "date_columns": "DateColumn date_numbers=dated have_times",
         "evaluate": "evaluation_sums",
         "fitting": "fit",
         "formats": "check_expansion check_file read_idx",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import DataError
+from lutetia.training.dates import looks_like_date
 from lutetia.training.formats import Array
 from lutetia.training.tables import is_number
 
@@ -35,11 +36,11 @@ THINGS = NUMBERED | {
 PARTS = re.compile(r"([^0-9]*)([0-9]*)")  # of a name: what stands before each number
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 IDENTIFIES = "an identifier, with another number in each row"
+AS_ASKED = "as data.leave_out says"
 SHOWN = 40  # characters of a cell in a message
 # Numbers as people write them: 1,234.5 or 1.234,5 with a currency before or a percent sign behind.
 WRITTEN = re.compile(r"(?P<sign>[-+]?)[$€£]?\s?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?P<rest>\.\d+)?\s?[%€]?")
 WRITTEN_COMMA = re.compile(r"(?P<sign>[-+]?)[€]?\s?(?P<whole>\d{1,3}(?:\.\d{3})+)(?P<rest>,\d+)\s?[%€]?")
-DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?")
 
 
 PLAIN = {str, float, int, NoneType}  # types of cells that float() reads as number_of() does
@@ -104,8 +105,7 @@ def numbered(
         elif find is None or unknown != "missing":
             wanted = "a number" if known is None else f"one of the categories {', '.join(known[:20])}"
             wanted += " (--unknown missing takes others for missing)" if known and unknown == "error" else ""
-            shown = repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}…"
-            raise DataError(f"{where}, {row_name(row, lines)}: {shown}, expected {wanted}")
+            raise DataError(f"{where}, {row_name(row, lines)}: {shown_text(text)}, expected {wanted}")
     return numbers
 
 
@@ -138,10 +138,15 @@ def row_name(row: int, lines: Sequence[int] | None) -> str:
     return f"row {row + 1}" if lines is None else f"line {lines[row]}"
 
 
+def shown_text(text: str) -> str:
+    """A cell in a message: the beginning of a long one."""
+    return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}…"
+
+
 def why_left_out(name: str, values: Sequence[Any], categorical: bool = False) -> str:
     """Why a column that a config leaves out was left out."""
     why = read_column(values, categorical)[0] or ("it numbers the rows" if numbers_rows(values) else "")
-    return why or (IDENTIFIES if identifies_rows(name, values) else "as data.leave_out says")
+    return why or (IDENTIFIES if identifies_rows(name, values) else AS_ASKED)
 
 
 def numbers_rows(values: Sequence[Any]) -> bool:
@@ -174,13 +179,14 @@ def names_identifier(name: str) -> bool:
 
 
 def missing_words(values: Sequence[Any]) -> list[str]:
-    """The words for no value in a column that otherwise holds numbers: "-", "unknown"; few of them, in few cells, no digits."""
+    """The words for no value in a column that otherwise holds numbers or dates: "-", "unknown"; few of them, in few cells, no
+    digits."""
     if plain_numbers(values) is not None:
         return []
     texts = [text_of(value).lower() for value in values if not is_missing(value)]
-    by_text = {text: number_of(text) for text in set(texts)}
-    words = {text for text, number in by_text.items() if number is None}
-    if not 0 < len(words) <= MOST_WORDS or len(by_text) - len(words) <= MOST_CLASSES:
+    different = set(texts)
+    words = {text for text in different if number_of(text) is None and not looks_like_date(text)}
+    if not 0 < len(words) <= MOST_WORDS or len(different) - len(words) <= MOST_CLASSES:
         return []
     is_few = sum(text in words for text in texts) <= FEW_WORDS * len(texts)
     return sorted(words) if is_few and not any(map(str.isdigit, "".join(words))) else []
@@ -211,8 +217,6 @@ def read_column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, l
         return f"all its values are {known[0][:SHOWN]}", np.empty(0), []
     if numeric:
         return "", numbered(values, None, ""), []
-    if not categorical and all(DATE.fullmatch(text) for text in known):
-        return "dates, of which a number can be made, such as the month", np.empty(0), []
     if not categorical and (len(known) > MOST_CATEGORIES or (len(known) == len(values) and len(values) > MOST_CLASSES)):
         words = [text for text in known if by_text[text] is None]
         kind = f"{words[0][:SHOWN]!r} is not a number, and it has" if 2 * len(words) < len(known) else "text with"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from lutetia.files import check_file
 from lutetia.models import LONGEST_NAME
 from lutetia.training.arrays import read_npz
 from lutetia.training.columns import (
+    AS_ASKED,
     MISSING,
     MOST_CLASSES,
     SHOWN,
@@ -30,6 +31,7 @@ from lutetia.training.columns import (
     why_left_out,
     without_words,
 )
+from lutetia.training.date_columns import DateColumn, DatesFound, constant_dates, dated, dates_text, find_dates, have_times
 from lutetia.training.formats import Array, check_expansion
 from lutetia.training.images import ImageSettings, labelled_images, read_images
 from lutetia.training.tables import LARGEST, read_cells
@@ -61,8 +63,8 @@ class TableFile:
 class LearningTable:
     """Numbers to learn from: x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n].
 
-    `categories` are the values that the numbers of a column stand for, `left_out` the columns that are not used, and why,
-    `skipped` the rows, or the images, that are not used.
+    `categories` are the values that the numbers of a column stand for, `dates` says how those of a column of dates are written,
+    whose numbers are seconds; `left_out` are the columns that are not used, and why, `skipped` the rows, or the images.
     """
 
     x: Array
@@ -75,6 +77,7 @@ class LearningTable:
     skipped: list[str] = field(default_factory=list)
     units: dict[int, str] = field(default_factory=dict)  # that the numbers of a column have in the file
     target_unit: str | None = None  # of a regression
+    dates: dict[int, DateColumn] = field(default_factory=dict)
 
     @property
     def types(self) -> list[tuple[str, str]]:
@@ -90,6 +93,8 @@ class LearningTable:
             words = [each for each in self.categories.get(number, ()) if number_of(each) is None]
             if words and 2 * len(words) < count:  # a column of numbers, but for a few cells
                 kind += f", because {words[0]!r} is not a number"
+            if number in self.dates:
+                kind = dates_text(self.x[:, number], self.dates[number])
             told.append((name, kind + (f", {missing:,} missing" if missing else "")))
         return told
 
@@ -138,51 +143,60 @@ def is_table(path: Path) -> bool:
     return path.is_dir() or path.name.lower().endswith((".csv", ".csv.gz", ".tsv", ".parquet", ".pq", ".npz"))
 
 
-def make_table(
-    file: TableFile,
-    target: str | int | None,
-    task: str | None,
-    categorical: Sequence[str] = (),
-    left_out: Sequence[str] = (),
-    missing: Sequence[str] = (),
-    skip: bool = False,
-) -> LearningTable:
-    """The columns as numbers; types and the task are guessed where they are not given. `missing` are words for no value.
-
-    With `skip`, rows without a target are skipped.
+@dataclass(frozen=True)
+class Reading:
+    """How the columns of a file are read, besides what they look like: those of categories, those left out, words for no value,
+    those of dates, and whether the day comes first in dates that do not say so. With `skip`, rows without a target are skipped.
     """
+
+    categorical: Sequence[str] = ()
+    leave_out: Sequence[str] = ()
+    missing: Sequence[str] = ()
+    dates: Sequence[str] | None = None
+    day_first: bool | None = None
+    skip: bool = False
+
+
+AS_GUESSED = Reading()
+
+
+def make_table(file: TableFile, target: str | int | None, task: str | None, wanted: Reading = AS_GUESSED) -> LearningTable:
+    """The columns as numbers; types and the task are guessed where they are not given."""
     if task is not None and task not in TASKS:
         raise ArgumentError(f"task is {task!r}, expected one of {', '.join(map(repr, TASKS))}")
     if file.x is not None:
-        file = _with_targets(file, None) if skip else file
+        file = _with_targets(file, None) if wanted.skip else file
         y, classes = make_target([*(file.target or ())], task, str(file.path))
         assert file.x is not None
         x = file.x.astype(np.float64)
         names = [f"x{number}" for number in range(math.prod(x.shape[1:]))] if x.ndim == 2 else []
         return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, {}, tuple(x.shape[1:]), file.skipped)
     name = find_target(file, target)
-    for kind, given in (("categorical", categorical), ("leave_out", left_out)):
-        unknown = [each for each in given if each not in file.columns]
-        if unknown:
-            raise DataError(f"data.{kind} has {unknown[0]!r}, which is not a column of {file.path}")
+    _check_listed(file, wanted)
+    found = find_dates(_columns(file, wanted, (name, *wanted.categorical)), wanted.dates, wanted.day_first, file.lines)
+    dropped = _left_out(file, wanted, found)
+    file = _with_targets(file, name) if wanted.skip else file
+    y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
     units: dict[int, str] = {}
-    dropped = {}
-    for column in left_out:
-        dropped[column] = why_left_out(column, without_words(file.columns[column], missing), column in categorical)
-    file = _with_targets(file, name) if skip else file
-    y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
-    for column, values in file.columns.items():
-        if column == name or column in dropped:
-            continue
-        cells = without_words(values, missing)
-        unit = None if column in categorical else find_unit(cells)
-        why, numbers, known = read_column(without_unit(cells, unit), column in categorical)
+    dates: dict[int, DateColumn] = {}
+    for column, values in _columns(file, wanted, (name, *dropped)).items():
+        order, unit = found.orders.get(column), None
+        known: list[str] = []
+        if order is not None:
+            numbers = dated(values, order, f"{file.path}, column {column!r}", file.lines)
+            why = constant_dates(numbers)
+        else:
+            unit = None if column in wanted.categorical else find_unit(values)
+            why, numbers, known = read_column(without_unit(values, unit), column in wanted.categorical)
+            why = found.unused.get(column, why)
         if why:
             dropped[column] = why
             continue
+        if order is not None:
+            dates[len(parts)] = DateColumn(order, have_times(numbers))
         if unit is not None:
             units[len(parts)] = unit
         if known:
@@ -193,7 +207,29 @@ def make_table(
         raise DataError(f"{file.path} has no column to learn from besides {name!r}")
     target_unit = None if classes else find_unit(file.columns[name])
     x, shape = np.stack(parts, 1), (len(parts),)
-    return LearningTable(x, y, features, classes, categories, dropped, shape, file.skipped, units, target_unit)
+    return LearningTable(x, y, features, classes, categories, dropped, shape, file.skipped, units, target_unit, dates)
+
+
+def _columns(file: TableFile, wanted: Reading, besides: Collection[str]) -> dict[str, Sequence[Any]]:
+    """All columns but some, None for what is missing by the words for it."""
+    return {name: without_words(values, wanted.missing) for name, values in file.columns.items() if name not in besides}
+
+
+def _left_out(file: TableFile, wanted: Reading, found: DatesFound) -> dict[str, str]:
+    """The columns that are to be left out, and why."""
+    columns, why = _columns(file, wanted, ()), {**dict.fromkeys(found.orders, AS_ASKED), **found.unused}
+    return {name: why.get(name) or why_left_out(name, columns[name], name in wanted.categorical) for name in wanted.leave_out}
+
+
+def _check_listed(file: TableFile, wanted: Reading) -> None:
+    """Refuse settings that name columns which the file does not have, or one column as two types."""
+    for kind, given in (("categorical", wanted.categorical), ("leave_out", wanted.leave_out), ("dates", wanted.dates or ())):
+        unknown = [each for each in given if each not in file.columns]
+        if unknown:
+            raise DataError(f"data.{kind} has {unknown[0]!r}, which is not a column of {file.path}")
+    twice = [each for each in wanted.dates or () if each in wanted.categorical]
+    if twice:
+        raise DataError(f"data.dates and data.categorical both have {twice[0]!r}, expected it in one of them")
 
 
 def _with_targets(file: TableFile, name: str | None) -> TableFile:
@@ -304,7 +340,15 @@ def _parquet(path: Path) -> TableFile:
     texts = [each.name for each in schema if types.is_string(each.type) or types.is_binary(each.type)]
     with parquet.ParquetFile(path, read_dictionary=texts) as file:  # so that a long text that comes often is there once
         table = file.read()
-    return TableFile(path, {name: Column(_cells_of(table[name])) for name in schema.names})
+    columns = {}
+    for column in schema:
+        own = table[column.name]
+        if types.is_timestamp(column.type):  # Python has no nanoseconds, and may not know the zone
+            own = own.cast(
+                require("pyarrow", "reading parquet files").timestamp("us", "UTC" if column.type.tz else None), safe=False
+            )
+        columns[column.name] = Column(_cells_of(own))
+    return TableFile(path, columns)
 
 
 def _cells_of(column: Any) -> list[Any]:

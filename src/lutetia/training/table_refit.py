@@ -76,4 +76,5 @@ def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosti
 def _shape(model: Tabular) -> Shape:
     known = model.metadata.get("categories", {})
     counts = tuple(len(known.get(str(column), ())) for column in range(model.n_columns))
-    return Shape(model.config.n_classes, counts, tuple(model.config.input_shape))
+    dates = frozenset(map(int, model.metadata.get("dates", {})))
+    return Shape(model.config.n_classes, counts, tuple(model.config.input_shape), dates)

@@ -35,6 +35,7 @@ from lutetia.training.schema import Origin, build, option
 from lutetia.training.table_files import (
     TASKS,
     LearningTable,
+    Reading,
     TableFile,
     find_target,
     make_table,
@@ -60,6 +61,8 @@ class TableSettings:
     task: str | None = option(None, choices=TASKS)
     categorical: list[str] = field(default_factory=list)  # columns that are categories though they look like numbers
     leave_out: list[str] = field(default_factory=list)
+    dates: list[str] | None = None  # columns of dates; without it those that look like it
+    day_first: bool | None = None  # whether 02/03/2024 is the second of March, where no date of the file says so
     size: tuple[int, int] | None = option(None, low=1, high=4096)  # height and width to which images are resized
     colour: bool | None = None  # of images: whether they keep their colours
     unknown: str | None = option(None, choices=UNKNOWN)  # what categories are that the fit has not seen: an error, or missing
@@ -71,6 +74,11 @@ class TableSettings:
     def images(self) -> ImageSettings:
         """How the images of a folder are read."""
         return ImageSettings(self.size, bool(self.colour))
+
+    @property
+    def reading(self) -> Reading:
+        """How columns are read."""
+        return Reading(self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable)
 
 
 @dataclass(frozen=True)
@@ -127,9 +135,9 @@ def open_table(
     """The table, and its rows in the splits "train" and "test"; `classes` are those of a model, in its order. A `file` that was
     read is not read again."""
     path = folder / config.data.path
-    wanted, skip = config.data, config.data.skip_unusable
-    file = read_table_file(path, wanted.images, skip) if file is None else file
-    table = make_table(file, wanted.target, wanted.task, wanted.categorical, wanted.leave_out, wanted.missing, skip)
+    wanted = config.data
+    file = read_table_file(path, wanted.images, wanted.skip_unusable) if file is None else file
+    table = make_table(file, wanted.target, wanted.task, wanted.reading)
     table = _numbered_as(table, classes, path) if classes and table.classes else table
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
     held = int(len(order) * config.data.test)
@@ -185,6 +193,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         max(1, len(table.classes)),
         tuple(len(table.categories.get(number, ())) for number in range(table.x.shape[1])),
         table.input_shape,
+        frozenset(table.dates),
     )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
@@ -270,6 +279,8 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
         known["features"] = table.features
     if table.categories:
         known["categories"] = {str(number): values for number, values in table.categories.items()}
+    if table.dates:
+        known["dates"] = {str(number): dataclasses.asdict(column) for number, column in table.dates.items()}
     if table.target_unit is not None:
         known["target_unit"] = table.target_unit
     if table.units:
@@ -302,10 +313,15 @@ def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary
 
 
 def guess_config(
-    path: Path, target: str | None, task: str | None, skip: bool = False, file: TableFile | None = None
+    path: Path,
+    target: str | None,
+    task: str | None,
+    skip: bool = False,
+    file: TableFile | None = None,
+    day_first: bool | None = None,
 ) -> tuple[TableConfig, LearningTable]:
     """The config for a file: its target, its task and the types of its columns; with `skip`, without what is unusable. A `file`
-    that was read is not read again."""
+    that was read is not read again. `day_first` is for dates that do not say so themselves."""
     images = _guess_images(path, skip)
     file = read_table_file(path, images, skip) if file is None else file
     name = None if file.x is not None else find_target(file, target)
@@ -313,9 +329,12 @@ def guess_config(
     counting = [column for column, values in others.items() if numbers_rows(values) or identifies_rows(column, values)]
     counting = counting if len(counting) < len(file.columns) - 1 else []  # a curve over one number is to be learned
     words = sorted({word for values in others.values() for word in missing_words(values)})
-    table = make_table(file, name, task, left_out=counting, missing=words, skip=skip)
+    table = make_table(file, name, task, Reading((), counting, words, None, day_first, skip))
     wanted = task or ("classification" if table.classes else "regression")
-    settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out), missing=words, skip_unusable=skip)
+    dates = [table.features[number] for number in table.dates] or None
+    settings = TableSettings(
+        str(path), name, wanted, [], list(table.left_out), dates, day_first, missing=words, skip_unusable=skip
+    )
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.

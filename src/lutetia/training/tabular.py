@@ -44,17 +44,22 @@ def balanced_factors(rows: TabularRows, n_classes: int) -> Array:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a table of data: the number of categories of each column, 0 for numbers; n_classes 1 for a regression."""
+    """The shape of a table of data: the number of categories of each column, 0 for numbers; n_classes 1 for a regression.
+
+    `dates` are the columns of dates, whose numbers are seconds.
+    """
 
     n_classes: int
     n_categories: tuple[int, ...]
     input_shape: tuple[int, ...]
+    dates: frozenset[int] = frozenset()
 
 
 def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE) -> Encoding:
     """The encoding learned from rows."""
     target = np.eye(shape.n_classes)[rows.y] if shape.n_classes > 1 and any(shape.n_categories) else rows.y[:, None]
-    return fit_encoding(Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories)), most_codes)
+    columns = Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories), shape.dates)
+    return fit_encoding(columns, most_codes)
 
 
 def fit_tabular(
@@ -113,6 +118,7 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
         "n_encoded": len(encoding.source),
         "n_edges": encoding.edges.shape[1],
         "n_categories": encoding.ranks.shape[1],
+        "parts": encoding.parts if any(encoding.parts) else (),
     }
     model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=seed, **sizes, **fields)
     model.encoding = encoding

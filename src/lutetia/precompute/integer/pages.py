@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from lutetia._shared.markup import Html, tag
-from lutetia._shared.numbers import short_number
 from lutetia._shared.pages import Article, Section, article, asset, packed
-from lutetia.models import Tabular
+from lutetia.models import Tabular, has_times
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
 from lutetia.precompute.integer.sampling import weights
@@ -213,11 +212,12 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
         encoding = model.model.encoding
         source = encoding.source.tolist()
         is_image = len(_shape(model)) > 1
-        features = [] if is_image else [names[column] if names else f"x{column}" for column in source]
-        edges = [[float(f"{edge:.7g}") for edge in row if math.isfinite(edge)] for row in encoding.edges.tolist()]
+        titles = names or [f"x{column}" for column in range(model.model.n_columns)]
+        features = [] if is_image else [model.model.input_name(number, titles) for number in range(len(source))]
+        edges = [_edges(model.model, number) for number in range(len(source))]
         span = [float(metadata.get(key, end)) for key, end in (("input_low", 0.0), ("input_high", 1.0))] if is_image else []
         labels = {str(number): _codes(model.model, number, top) for number, top in enumerate(encoding.tops().tolist())}
-        columns = [] if is_image else _columns(model.model, features)
+        columns = [] if is_image else _columns(model.model, titles)
         tops = encoding.tops().tolist()
         return {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
     values = getattr(model.network.encoder, "values", None)
@@ -226,18 +226,32 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
     return {"features": names, "labels": shared, "tops": [], "edges": [], "span": [], "columns": []}
 
 
-def _columns(model: Tabular, features: list[str]) -> list[dict[str, Any]]:
-    """For each column its name, the inputs made of it, and their codes for each of its categories, what is missing first."""
+def _edges(model: Tabular, number: int) -> list[float | str]:
+    """The thresholds of an input, as they are shown."""
+    edges = [edge for edge in model.encoding.edges[number].tolist() if math.isfinite(edge)]
+    if str(int(model.encoding.source[number])) in model.metadata.get("dates", {}):
+        return [model.threshold_text(number, code + 1) for code in range(len(edges))]
+    return [float(f"{edge:.7g}") for edge in edges]
+
+
+def _columns(model: Tabular, names: list[str]) -> list[dict[str, Any]]:
+    """For each column its name, the inputs made of it, and their codes for each of its categories, what is missing first; for a
+    column of dates the part and the edges of each input."""
     inputs: dict[int, list[int]] = {}
     for number, column in enumerate(model.encoding.source.tolist()):
         inputs.setdefault(column, []).append(number)
     columns = []
     for column, numbers in inputs.items():
         ranks = model.encoding.ranks[numbers].T.tolist()  # [n_categories, inputs]
-        names = model.metadata.get("categories", {}).get(str(column), range(len(ranks)))
-        known = [(str(name), codes) for name, codes in zip(names, ranks, strict=False) if any(codes)]
+        words = model.metadata.get("categories", {}).get(str(column), range(len(ranks)))
+        known = [(str(name), codes) for name, codes in zip(words, ranks, strict=False) if any(codes)]
         categories = [("missing", [0] * len(numbers)), *known] if known else []
-        columns.append({"name": features[numbers[0]], "inputs": numbers, "categories": categories})
+        told: dict[str, Any] = {"name": names[column], "inputs": numbers, "categories": categories, "dates": None}
+        if str(column) in model.metadata.get("dates", {}):
+            edges = [[edge for edge in row if math.isfinite(edge)] for row in model.encoding.edges[numbers].tolist()]
+            parts = [model.encoding.parts[number] for number in numbers]
+            told["dates"] = {"times": has_times(model.metadata, column), "parts": parts, "edges": edges}
+        columns.append(told)
     return columns
 
 
@@ -248,9 +262,5 @@ def _codes(model: Tabular, encoded: int, top: int) -> list[str]:
         names = model.metadata.get("categories", {}).get(str(int(model.encoding.source[encoded])), range(len(ranks)))
         told = [[str(name) for name, rank in zip(names, ranks, strict=False) if rank == code] for code in range(top + 1)]
         return ["missing", *(", ".join(each) or "–" for each in told[1:])]
-    edges = model.encoding.edges[encoded].tolist()
-    return [
-        "missing",
-        *(f"≤ {short_number(edge, 6)}" for edge in edges[: top - 1]),
-        f"> {short_number(edges[top - 2], 6)}" if top > 1 else "any",
-    ]
+    texts = [model.threshold_text(encoded, code) for code in range(1, top)]
+    return ["missing", *(f"≤ {text}" for text in texts), f"> {texts[-1]}" if texts else "any"]

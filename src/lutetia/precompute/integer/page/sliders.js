@@ -1,4 +1,5 @@
-// One slider for each input, and its value in the unit of the data where that is known; a list for a column of categories.
+// One slider for each input, and its value in the unit of the data where that is known; a list for a column of categories, and
+// a date for a column of dates.
 
 const list = byId("sliders");
 
@@ -12,6 +13,40 @@ function addChoice({ name, inputs, categories }) {
   choice.selectedIndex = 1;
   tell();
   list.append(html("li", {}, html("label", { htmlFor: choice.id }, name), choice));
+}
+
+const LAST_SECOND = Date.UTC(9999, 11, 31, 23, 59, 59) / 1000;
+const PARTS = {
+  "": (seconds) => seconds,
+  year: (_, date) => date.getUTCFullYear(),
+  month: (_, date) => date.getUTCMonth() + 1,
+  day: (_, date) => date.getUTCDate(),
+  weekday: (_, date) => date.getUTCDay() || 7,
+  hour: (_, date) => date.getUTCHours(),
+};
+
+// The codes of the inputs that are made of a date, in seconds; NaN is missing.
+function dateCodes({ parts, edges }, seconds) {
+  if (Number.isNaN(seconds)) return parts.map(() => 0);
+  const known = Math.min(seconds, LAST_SECOND), date = new Date(known * 1000);
+  return parts.map((part, number) => {
+    const value = PARTS[part](known, date);
+    return 1 + edges[number].filter((edge) => edge < value).length;
+  });
+}
+
+function addDate({ name, inputs, dates }) {
+  const edges = dates.edges[0], middle = edges[Math.floor(edges.length / 2)] ?? 0;
+  const start = new Date(Math.floor(middle) * 1000).toISOString().slice(0, dates.times ? 19 : 10);
+  const field = html("input", { type: dates.times ? "datetime-local" : "date", id: `input${inputs[0]}`, step: dates.times ? 1 : "any" });
+  const tell = () => dateCodes(dates, field.valueAsNumber / 1000).forEach((code, number) => (x[inputs[number]] = code));
+  field.addEventListener("input", () => {
+    tell();
+    answer();
+  });
+  field.value = start;
+  tell();
+  list.append(html("li", {}, html("label", { htmlFor: field.id }, name), field));
 }
 
 function addSlider(at) {
@@ -30,5 +65,5 @@ function addSlider(at) {
 }
 
 const columns = model.columns.length ? model.columns : Array.from(x, (_, at) => ({ inputs: [at], categories: [] }));
-columns.forEach((column) => (column.categories.length ? addChoice(column) : addSlider(column.inputs[0])));
+columns.forEach((column) => (column.dates ? addDate(column) : column.categories.length ? addChoice(column) : addSlider(column.inputs[0])));
 answer();
