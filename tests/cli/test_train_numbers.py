@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,47 @@ from cli.test_train_table import Capture, told
 from lutetia._shared.numbers import short_number
 from lutetia.cli import build, main
 from lutetia.models import load
+from lutetia.sklearn import LUTRegressor
 from lutetia.training import table_files
+
+TABLES = ("--set", "fit.n_tables=60")
+
+
+def test_intervals_fit_the_row(tmp_path: Path, capsys: Capture) -> None:
+    """Noise of 1/2 and of 2, by the sign of a column: 1.645 times that is the ideal reach, 1.2816 · 2 = 2.563 where all are
+    equal, which always holds the quiet half and four in five of the other."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-1, 1, (6000, 2))
+    loud = x[:, 1] > 0
+    frame = pandas.DataFrame(
+        {"a": x[:, 0], "b": x[:, 1], "size": 3 * x[:, 0] + np.where(loud, 2, 0.5) * random.normal(size=6000)}
+    )
+    frame[:3000].to_csv(tmp_path / "known.csv", index=False)
+    frame[3000:].to_csv(tmp_path / "new.csv", index=False)
+    run = tmp_path / "run"
+    assert main(["train", str(tmp_path / "known.csv"), "--out", str(run), *TABLES]) == 0
+    shown = capsys.readouterr().out
+    assert tomllib.loads((run / "config.toml").read_text())["fit"]["intervals"] is True
+    known = load(run).metadata
+    rows = told(capsys, "predict", run, tmp_path / "new.csv")["predictions"]
+    size, quiet = frame["size"][3000:].to_numpy(), ~loud[3000:]
+    low, high = (np.array([each[end] for each in rows]) for end in ("low", "high"))
+    inside, reach = (low <= size) & (size <= high), (high - low) / 2
+    assert 0.87 < inside.mean() < 0.93
+    assert 0.85 < inside[quiet].mean() < 0.97  # of equally wide intervals all
+    assert 0.83 < inside[~quiet].mean() < 0.95  # of those 0.8
+    assert 0.9 * 2.056 < reach.mean() < 1.1 * 2.056
+    assert known["error_90"] == pytest.approx(2.563, rel=0.1)
+    assert reach.mean() < 0.87 * known["error_90"]
+    assert reach[quiet].mean() == pytest.approx(1.645 / 2, rel=0.3)
+    found = told(capsys, "evaluate", run, tmp_path / "new.csv")
+    assert found["inside_90"] == pytest.approx(inside.mean(), abs=1e-3)
+    assert found["width_90"] == pytest.approx(2 * reach.mean(), rel=1e-5)
+    test = json.loads((run / "summary.json").read_text())["test"]
+    assert test["inside_90"] >= 0.9
+    assert f"{test['inside_90']:.1%} in their intervals of ±{short_number(test['width_90'] / 2)} on average" in shown
+    model = LUTRegressor.load(run)
+    np.testing.assert_allclose(model.predict_interval(frame[["a", "b"]][3000:]), np.stack([low, high], 1), atol=1e-4)
 
 
 def test_numbers_have_intervals(tmp_path: Path, capsys: Capture) -> None:
@@ -24,7 +65,7 @@ def test_numbers_have_intervals(tmp_path: Path, capsys: Capture) -> None:
     frame[:1500].to_csv(tmp_path / "known.csv", index=False)
     frame[1500:].to_csv(tmp_path / "new.csv", index=False)
     run = tmp_path / "run"
-    assert main(["train", str(tmp_path / "known.csv"), "--out", str(run), "--set", "fit.n_tables=60"]) == 0
+    assert main(["train", str(tmp_path / "known.csv"), "--out", str(run), *TABLES, "--set", "fit.intervals=false"]) == 0
     error_90 = load(run).metadata["error_90"]
     assert f", 9 of 10 rows within ±{error_90:.4g}" in capsys.readouterr().out
     rows = told(capsys, "predict", run, tmp_path / "new.csv", "--csv", tmp_path / "out.csv")["predictions"]

@@ -87,7 +87,11 @@ def classifier(**fields: Any) -> models.LUTClassifier:
 
 
 def tabular(**fields: Any) -> models.Tabular:
-    model = models.Tabular(input_shape=(3,), n_classes=2, n_tables=4, n_encoded=3, n_edges=2, n_categories=2, seed=0, **fields)
+    model = models.Tabular(input_shape=(3,), n_tables=4, n_encoded=3, n_edges=2, n_categories=2, seed=0, **fields)
+    if model.is_regression:
+        dates = {"2": {"order": "day first", "times": True}}
+        model.metadata = {"target": "c", "dates": dates, "error_90": 1.5, "spread_90": 1.5}
+        return model
     model.metadata = {
         "classes": ["a", "b"],
         "categories": {"1": ["x", "y"]},
@@ -109,6 +113,8 @@ def use_model(folder: Path) -> None:
             model.generate(tokens[0], 2)
     elif math.prod(model.config.input_shape) < 10_000:  # its input is as large as it says
         model(torch.zeros(2, *model.config.input_shape))
+        if isinstance(model, models.Tabular):
+            model.spreads(torch.zeros(2, *model.config.input_shape))
 
 
 def model_loader(make: Callable[[], Any]) -> Loader:
@@ -344,6 +350,9 @@ LOADERS: dict[str, Loader] = {
     "ngrams": model_loader(lambda: int8_tables(models.LUTTransformer(**SMALL, ngrams=(2,), ngram_rows=5, ngram_width=2))),
     "int8": model_loader(lambda: int8_tables(language_model())),
     "tabular": model_loader(lambda: tabular(core="tables", n_anchors=2)),
+    "tabular_spread": model_loader(
+        lambda: tabular(n_classes=1, n_anchors=2, spread_tables=2, spread_anchors=2, parts=("", "", "month"))
+    ),
     "tabular_gates": model_loader(lambda: tabular(core="gates", n_anchors=2, gate_codes=(1, 2), gate_hidden=(3,))),
     "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),
     "checkpoint": Loader(

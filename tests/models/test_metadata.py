@@ -93,6 +93,7 @@ BAD = [
     ),
     ({"dates": {"0": {"order": "day first"}}}, "and times, true or false"),
     ({"dates": {"0": {"order": "day first", "times": False}}, "categories": {"0": ["a"]}}, "other inputs than those of dates"),
+    ({"spread_90": -1.0}, "metadata.spread_90 is -1.0, expected a finite number of at least 0"),
     ({"resized": 1}, "metadata.resized is 1, expected true or false"),
     ({"input_low": True, "input_high": 1}, "metadata.input_low is True, expected a finite number"),
 ]

@@ -21,6 +21,7 @@ from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats
+from lutetia.training import half_widths
 
 BATCH = 1024
 SHOWN = 40  # inputs on a screen; files hold all
@@ -117,8 +118,10 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
     listed: list[dict[str, Any]] = []
     with torch.no_grad():
         for file in files:
-            values = model(as_floats(model, file.x))[:, 0].tolist()
-            listed += [{"input": name, **_interval(model, value)} for name, value in zip(file.names, values, strict=True)]
+            x = as_floats(model, file.x)
+            values, widths = model(x)[:, 0].tolist(), half_widths(model, x.numpy())
+            ends = [{}] * len(values) if widths is None else map(_ends, values, widths.tolist())
+            listed += [{"input": name, "value": value, **own} for name, value, own in zip(file.names, values, ends, strict=True)]
     warnings = [text for file in files for text in range_warnings(model, as_floats(model, file.x), file.names)]
     warnings += [text for file in files for text in unknown_warnings(model, file.columns or {})]
     if out is not None:
@@ -138,10 +141,9 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
     return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings}
 
 
-def _interval(model: Tabular, value: float) -> dict[str, float]:
-    """A predicted number and, where the model knows its errors, what nine in ten numbers lie between."""
-    error = model.metadata.get("error_90")
-    return {"value": value} if error is None else {"value": value, "low": value - error, "high": value + error}
+def _ends(value: float, width: float) -> dict[str, float]:
+    """What nine in ten numbers lie between."""
+    return {"low": value - width, "high": value + width}
 
 
 def _write_numbers(out: Path, title: str, listed: Sequence[dict[str, Any]], kept: KeptColumns | None) -> None:

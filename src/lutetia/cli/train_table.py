@@ -197,4 +197,6 @@ def told_measure(measured: dict[str, Any]) -> str:
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
     within = f", 9 of 10 rows within ±{short_number(measured['error_90'])}" if "error_90" in measured else ""
+    if "inside_90" in measured and measured["width_90"] != 2 * measured.get("error_90", 0):
+        within += f", {measured['inside_90']:.1%} in their intervals of ±{short_number(measured['width_90'] / 2)} on average"
     return f"RMSE {short_number(measured['rmse'], 6)}, R² {measured['r2']:.4f}{within}"

@@ -12,6 +12,7 @@ target_unit  the unit that may follow the numbers to predict
 dates        by the number of an input, as a string, how its dates are written: their `order`, and whether they have `times`;
              its numbers are seconds since the beginning of 1970
 error_90     of a regression: what the error of nine in ten rows that were not fitted stays within
+spread_90    the same as a multiple of the spread of a row, where the model has one
 resized      whether images of other sizes are resized to that of the model
 unknown      what a category becomes that is not listed: "error", the default, or "missing"
 missing      words that stand for no value, besides those that always do
@@ -88,9 +89,10 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None
         fail("metadata.target_unit", metadata["target_unit"], "a string")
     if not isinstance(metadata.get("resized", False), bool):
         fail("metadata.resized", metadata["resized"], "true or false")
-    error = metadata.get("error_90", 0)
-    if not _is_finite(error) or error < 0:
-        fail("metadata.error_90", error, "a finite number of at least 0")
+    for key in ("error_90", "spread_90"):
+        error = metadata.get(key, 0)
+        if not _is_finite(error) or error < 0:
+            fail(f"metadata.{key}", error, "a finite number of at least 0")
     if metadata.get("unknown", "error") not in UNKNOWN:
         fail("metadata.unknown", metadata["unknown"], "one of " + ", ".join(map(repr, UNKNOWN)))
     words = metadata.get("missing", [])

@@ -102,7 +102,9 @@ def tabular_size(config: TabularConfig) -> ModelSize:
     """The minimum size of a `Tabular`."""
     encoding = config.n_encoded * (1 + config.n_edges + config.n_categories)
     if config.core == "tables":
-        return ModelSize(6, encoding + _lut(config.n_tables, config.n_anchors, config.n_classes, config.n_anchors))
+        spread = _lut(config.spread_tables, config.spread_anchors, 1, config.spread_anchors)
+        tensors = 9 if config.spread_tables else 6
+        return ModelSize(tensors, encoding + spread + _lut(config.n_tables, config.n_anchors, config.n_classes, config.n_anchors))
     reads = seen_bits(config.n_encoded, len(config.gate_codes), config.gate_hidden, False, config.gate_windows)
     layers = zip(reads, [*config.gate_hidden, config.n_tables], strict=True)
     numbers = sum(tables * (config.n_anchors * read + 2**config.n_anchors) for read, tables in layers)

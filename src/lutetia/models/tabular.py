@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 N_CONSTANTS = TOP  # thresholds 0 to 254: code > t
 BITS = 8  # of a code
 MOST_NAMED = 6  # categories in a text
+LEAST_SPREAD = 0.2  # of a row: the sum of a few tables may be too small, or negative
 
 
 class Tabular(Model[TabularConfig]):
@@ -42,8 +43,11 @@ class Tabular(Model[TabularConfig]):
     def _build(self, config: TabularConfig) -> None:
         self.encoding = Encoding(config.n_encoded, config.n_edges, config.n_categories, config.parts)
         self.core: nn.Module
+        self.spread: LUT | None = None
         if config.core == "tables":
             self.core = threshold_layer(config)
+            if config.spread_tables:
+                self.spread = threshold_layer(replace(config, n_tables=config.spread_tables, n_anchors=config.spread_anchors))
         else:
             seed = int(torch.randint(2**31, ()))
             options: dict[str, Any] = {"k": config.n_anchors, "bits": BITS, "thresholds": config.gate_codes}
@@ -86,10 +90,18 @@ class Tabular(Model[TabularConfig]):
         """x [B, *input_shape] -> scores [B, n_classes]."""
         return self.core(self.encode(x))
 
-    def set_tables(self, anchors: Tensor, weight: Tensor) -> None:
-        """Set the layer of tables to what was fitted: anchors int32 [T, A, 2], weight [T, 2**A, n_classes]."""
-        self.tables.anchors = anchors.to(self.tables.anchors.device, torch.int32)
-        self.tables.weight.data.copy_(weight)
+    def spreads(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape] -> how far off the number of each row may be, as a multiple of the mean error [B]; 1 where nothing
+        was learned of it."""
+        if self.spread is None:
+            return torch.ones(len(x), dtype=torch.float32, device=x.device)
+        return self.spread(self.encode(x))[:, 0].clamp(min=LEAST_SPREAD)
+
+    def set_tables(self, anchors: Tensor, weight: Tensor, layer: LUT | None = None) -> None:
+        """Set the tables, or those of another layer, to what was fitted: anchors int32 [T, A, 2], weight [T, 2**A, n_classes]."""
+        layer = self.tables if layer is None else layer
+        layer.anchors = anchors.to(layer.anchors.device, torch.int32)
+        layer.weight.data.copy_(weight)
 
     def threshold_text(self, encoded: int, code: int) -> str:
         """A threshold in the unit of its column: an input whose code is above `code` is above this."""
@@ -144,11 +156,13 @@ class Tabular(Model[TabularConfig]):
         return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
 
     def first(self, n_tables: int) -> Tabular:
-        """A model of the first tables, with the same encoding; a model of gates has none, as its gates are trained together."""
+        """A model of the first tables, with the same encoding; a model of gates has none, as its gates are trained together.
+
+        It has no spread, which is that of all tables."""
         if self.config.core == "gates":
             fail("n_tables", n_tables, "None: gates are trained together")
         check_range("n_tables", n_tables, 1, self.config.n_tables)
-        model = Tabular(replace(self.config, n_tables=n_tables))
+        model = Tabular(replace(self.config, n_tables=n_tables, spread_tables=0))
         model.encoding, model.metadata = self.encoding, self.metadata
         model.set_tables(self.tables.anchors[:n_tables].cpu(), self.tables.weight.data[:n_tables])
         return model.eval()

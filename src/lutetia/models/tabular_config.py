@@ -20,8 +20,9 @@ class TabularConfig(ModelConfig):
 
     With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the
     encoding; where columns are dates, `parts` says for each encoded input which part of a date it is, "" for the column itself.
-    `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that
-    vote; `temperature` divides their counts. With `gate_windows` they see squares of an image of `gate_shape` (height, width).
+    A regression may have `spread_tables` more tables, of `spread_anchors` anchors, for how far off its numbers may be.
+    `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that vote;
+    `temperature` divides their counts. With `gate_windows` they see squares of an image of `gate_shape` (height, width).
     """
 
     input_shape: tuple[int, ...] = (2,)  # (columns,), or (height, width) or (channels, height, width) of an image
@@ -33,6 +34,8 @@ class TabularConfig(ModelConfig):
     n_edges: int = 1
     n_categories: int = 0
     parts: tuple[str, ...] = ()
+    spread_tables: int = 0
+    spread_anchors: int = 3
     gate_codes: tuple[int, ...] = ()
     gate_hidden: tuple[int, ...] = ()
     gate_shape: tuple[int, ...] = ()
@@ -52,6 +55,10 @@ class TabularConfig(ModelConfig):
         check_int("n_edges", self.n_edges, 0, 255)
         check_int("n_categories", self.n_categories, 0)
         object.__setattr__(self, "parts", check_parts(self.parts, self.n_encoded))
+        check_int("spread_tables", self.spread_tables, 0)
+        check_int("spread_anchors", self.spread_anchors, 1, MAX_ANCHORS)
+        if self.spread_tables and (self.core != "tables" or self.n_classes != 1):
+            fail("spread_tables", self.spread_tables, "0: only a regression has a spread")
         check_number("temperature", self.temperature, 0.0, low_fits=False)
         if self.core == "gates" and (self.n_classes < 2 or not self.gate_codes):
             raise ArgumentError(

@@ -13,7 +13,18 @@ from sklearn.utils.validation import check_is_fitted
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params
-from lutetia.training import Boosting, RefitTrial, TabularRows, balanced_factors, fit_tabular, refit_tables, try_refit
+from lutetia.training import (
+    Boosting,
+    RefitTrial,
+    TabularRows,
+    balanced_factors,
+    fit_tabular,
+    half_widths,
+    held_out,
+    interval_bounds,
+    refit_tables,
+    try_refit,
+)
 
 PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
     "n_tables": (int, 1, np.inf),
@@ -28,6 +39,7 @@ PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
 }
 
 
+ENOUGH_FOR_INTERVALS = 45  # samples, of which a fifth, nine, say how wide intervals must be
 TABLES_OF_FEW = 250  # at most, where early_stopping="auto" finds too few samples to hold some out
 
 
@@ -59,6 +71,7 @@ class BoostedEstimator(TabularEstimator):
             smoothing=self.smoothing,
             patience=stops,
             calibrate=getattr(self, "calibrate", False),
+            intervals=getattr(self, "intervals", False),
             seed=self._seed(),
             threads=self._threads(),
         )
@@ -222,7 +235,8 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
     """A regressor of lookup tables, fitted to the squared error; its parameters are those of `LUTClassifier`.
 
     The best number of tables differs by a factor of ten between regressions, so by default a tenth of the samples decides it:
-    early_stopping="auto", which is on from 100 samples.
+    early_stopping="auto", which is on from 100 samples. With `intervals` a few more tables learn how far off each prediction may
+    be, and a fifth of the samples, which is not fitted, says how wide intervals must be: see `predict_interval`.
     """
 
     def __init__(
@@ -238,6 +252,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
         handle_unknown: str = "error",
+        intervals: bool = False,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
@@ -248,13 +263,23 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.intervals, self.early_stopping, self.validation_fraction = intervals, early_stopping, validation_fraction
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
         """Fit to X [n, columns] and numbers y [n]."""
         check_params(self, PARAMS)
-        self._fit(self._rows(X, y, sample_weight), 1, eval_set)
+        if self.intervals not in (True, False):
+            raise ValueError(f"intervals is {self.intervals!r}, expected True or False")
+        rows = self._rows(X, y, sample_weight)
+        if not self.intervals:
+            self._fit(rows, 1, eval_set)
+            return self
+        if len(rows.y) < ENOUGH_FOR_INTERVALS:
+            raise ValueError(f"intervals is True with {len(rows.y)} samples, expected {ENOUGH_FOR_INTERVALS} or more")
+        own, held = held_out(len(rows.y), self._seed())
+        self._fit(TabularRows(rows.x[own], rows.y[own], rows.weight[own]), 1, eval_set)
+        self.model_.metadata |= interval_bounds(self.model_, rows.x[held], rows.y[held])
         return self
 
     def _target(self, y: Any, reset: bool = False) -> Array:
@@ -268,6 +293,17 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         """The number predicted for each sample, float64 [n]."""
         check_is_fitted(self, "model_")
         return self._scores(X)[:, 0].astype(np.float64)
+
+    def predict_interval(self, X: Any) -> Array:
+        """What nine in ten numbers of new samples lie between, float64 [n, 2]: low and high.
+
+        For an estimator that was fitted with intervals=True, or by `lutetia train`.
+        """
+        middle = self.predict(X)
+        reach = half_widths(self.model_, self._matrix(X))
+        if reach is None:
+            raise ValueError("the errors of this model are not known: fit it with intervals=True")
+        return np.stack([middle - reach, middle + reach], 1)
 
     def _describe_target(self) -> dict[str, Any]:
         return {"task": "regression"}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lutetia.training.batches import in_order as batches_in_order
     from lutetia.training.boosting import Boosting
     from lutetia.training.boosting import score as add_table_scores
+    from lutetia.training.calibration import held_out
     from lutetia.training.checkpoint import STATE as STATE_FILE
     from lutetia.training.checkpoint import read_state
     from lutetia.training.class_counts import class_report
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
     from lutetia.training.images import ImageSettings, read_pixels
     from lutetia.training.importance import column_importance
+    from lutetia.training.intervals import half_widths, interval_bounds
     from lutetia.training.progress import Live, Silent
     from lutetia.training.progress import clock as duration_text
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
@@ -87,6 +89,7 @@ __getattr__, __dir__ = lazy_door(
         "arrays": "read_npy read_npz",
         "batches": "batches_in_order=in_order",
         "boosting": "Boosting add_table_scores=score",
+        "calibration": "held_out",
         "checkpoint": "STATE_FILE=STATE read_state",
         "class_counts": "class_report",
         "columns": "class_numbers=numbered unknown_categories without_words",
@@ -98,6 +101,7 @@ __getattr__, __dir__ = lazy_door(
         "formats": "check_expansion check_file read_idx",
         "images": "IMAGE_SUFFIXES=IMAGES ImageSettings read_pixels",
         "importance": "column_importance",
+        "intervals": "half_widths interval_bounds",
         "progress": "Live Silent duration_text=clock",
         "resharding": "full_state_dict load_full_state_dict",
         "run": "train",

@@ -36,6 +36,7 @@ class Boosting:
     patience    validations without an improvement before the end; None: all tables are fitted
     balanced    whether classes count alike, however many samples they have
     calibrate   whether a trial fit says by how much the scores of classes are divided
+    intervals   whether more tables learn how far off each number may be
     """
 
     n_tables: int = 500
@@ -49,6 +50,7 @@ class Boosting:
     patience: int | None = None
     balanced: bool = False
     calibrate: bool = False
+    intervals: bool = False
     seed: int = 0
     threads: int = 1
 

@@ -64,7 +64,7 @@ def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosti
     if not count or (not model.is_regression and len(np.unique(rows.y[own])) < 2):
         return None
     some = TabularRows(rows.x.reshape(len(order), -1)[own], rows.y[own], rows.weight[own])
-    once = replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None, calibrate=False)
+    once = replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None, calibrate=False, intervals=False)
     fresh, _ = fit_tabular(some, _shape(model), once)
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
     key = "rmse" if model.is_regression else "balanced_accuracy" if settings.balanced else "accuracy"

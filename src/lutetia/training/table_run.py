@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -31,6 +30,7 @@ from lutetia.training.columns import identifies_rows, missing_words, numbers_row
 from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, labelled_images
+from lutetia.training.intervals import error_bound, half_widths, interval_bounds
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.table_files import (
     TASKS,
@@ -48,7 +48,8 @@ MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
 HELD = 10  # one row in ten decides when to stop, where fit.patience is set
 ENOUGH = 100  # rows to fit, of which some can be spared for that
-ENOUGH_TO_TRY, SURE = 200, 100_000  # rows from which probabilities are calibrated, and of which there is little to correct
+ENOUGH_TO_TRY, SURE = 200, 100_000  # rows from which probabilities are calibrated, and of which there is little to correct;
+# and from which intervals differ
 SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
 
 
@@ -95,6 +96,7 @@ class FitSettings:
     patience: int | None = option(None, low=1)  # looks, ten tables apart, at a tenth of the rows that is held out for them
     balanced: bool = False  # classes count alike, however many rows they have
     calibrate: bool = False  # a trial fit says how sure the probabilities may be
+    intervals: bool = False  # of numbers: more tables say which rows may be further off than others
     seed: int = option(0, low=0, high=2**63 - 1)
 
 
@@ -216,14 +218,14 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "weights": sum(each.numel() for each in model.parameters()),
         "seconds": round(time.perf_counter() - begun, 3),
     }
+    if not table.classes and isinstance(test := data.splits.get("test"), Samples):
+        model.metadata |= interval_bounds(model, test.x, test.y)
     for name, part in data.splits.items():
         assert isinstance(part, Samples)
         summary[name] = measure(model, part.x, part.y)
         if table.classes:
             counts = np.bincount(part.y, minlength=len(table.classes))
             summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / len(part.y))}
-    if "error_90" in (test := summary.get("test", {})):
-        model.metadata["error_90"] = test["error_90"]
     _leave(config, folder, out, model, summary)
     return summary
 
@@ -242,7 +244,8 @@ def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, Tabu
 
 @torch.no_grad()
 def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """The accuracy, the loss and the counts of classes, or the root of the mean squared error and R² of numbers."""
+    """The accuracy, the loss and the counts of classes, or of numbers the root of the mean squared error, R², what nine in ten
+    errors stay within, and of the model's own intervals how many rows are inside, and their mean width."""
     scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
     target = torch.from_numpy(y)
     if not model.is_regression:
@@ -254,15 +257,11 @@ def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) ->
     missing = ((scores[:, 0] - target) ** 2).mean()
     spread = ((target - target.mean()) ** 2).mean()
     known = {"loss": float(missing), "rmse": float(missing.sqrt()), "r2": float(1 - missing / spread) if spread > 0 else 0.0}
-    bound = error_bound((scores[:, 0] - target).abs().numpy())
+    errors = (scores[:, 0] - target).abs().numpy()
+    bound, own = error_bound(errors), half_widths(model, x)
+    if own is not None:
+        known |= {"inside_90": float((errors <= own).mean()), "width_90": float(2 * own.mean())}
     return known if bound is None else known | {"error_90": bound}
-
-
-def error_bound(errors: Array) -> float | None:
-    """What the absolute error of a new row stays within nine times in ten, by errors [n] of rows that were not fitted: split
-    conformal prediction, which assumes only that rows come in no order. None for fewer than nine rows."""
-    place = math.ceil(0.9 * (len(errors) + 1))
-    return float(np.sort(errors)[place - 1]) if place <= len(errors) else None
 
 
 def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
@@ -337,11 +336,11 @@ def guess_config(
     )
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
-    # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
-    stops = wanted == "regression" and len(table.y) * (1 - settings.test) >= ENOUGH
-    if stops:
-        return TableConfig(settings, FitSettings(n_tables=2000, patience=5)), table
     n_rows = len(table.y) * (1 - settings.test)
+    # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
+    stops = wanted == "regression" and n_rows >= ENOUGH
+    if stops:
+        return TableConfig(settings, FitSettings(n_tables=2000, patience=5, intervals=n_rows >= ENOUGH_TO_TRY)), table
     return TableConfig(settings, FitSettings(calibrate=bool(table.classes) and ENOUGH_TO_TRY <= n_rows <= SURE)), table
 
 
