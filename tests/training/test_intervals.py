@@ -13,7 +13,7 @@ from lutetia.models import Tabular, TabularConfig, load, save
 from lutetia.models.tabular import LEAST_SPREAD
 from lutetia.sklearn import LUTRegressor
 from lutetia.training.boosting import Boosting
-from lutetia.training.intervals import error_bound, fit_spread, half_widths, interval_bounds, row_spreads
+from lutetia.training.intervals import error_bound, half_widths, interval_bounds, row_spreads
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 
@@ -76,7 +76,6 @@ def test_a_perfect_fit_has_no_spread() -> None:
     rows = TabularRows(np.zeros((50, 1)), np.full(50, 3.0), np.ones(50, np.float32))
     model, _ = fit_tabular(rows, Shape(1, (0,), (1,)), Boosting(n_tables=3, intervals=True))
     assert model.spread is None
-    assert fit_spread(np.ones((1, 5), np.uint8), np.ones(1), np.full(5, np.inf), np.ones(5), Boosting()) is None
 
 
 def test_the_spread_is_saved_and_older_folders_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

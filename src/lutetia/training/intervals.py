@@ -1,36 +1,23 @@
 """Intervals of predicted numbers: as wide as the errors of rows like it, and right for nine in ten new rows.
 
-A few more tables learn how far the rows of the fit were off, as a multiple of their mean error: the spread of a row. Rows that
-were not fitted then say by what number a spread is multiplied so that nine in ten of their errors stay within it: locally
-weighted split conformal prediction (Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, 2018). That holds for new rows however good
-the spread is, if only rows come in no order; the better it is, the narrower are the intervals.
+A few more tables (`spread.py`) learn how far the rows of the fit were off, as a multiple of their mean error: the spread of a
+row. Rows that were not fitted then say by what number a spread is multiplied so that nine in ten of their errors stay within it:
+locally weighted split conformal prediction (Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, 2018). That holds for new rows
+however good the spread is, if only rows come in no order; the better it is, the narrower are the intervals.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from lutetia.models import Tabular
-from lutetia.training.boosting import Boosted, Boosting, Numbers, boost
 
 Array = np.ndarray[Any, Any]
-N_TABLES, N_ANCHORS = 30, 3  # of the spread: more make no narrower intervals, on six sets of data
-RATE, SMOOTHING = 0.1, 20.0
 AT_ONCE = 1 << 14  # rows
-
-
-def fit_spread(codes: Array, tops: Array, errors: Array, weight: Array, settings: Boosting) -> Boosted | None:
-    """Tables of the spread, by absolute errors [n] of rows with codes uint8 [n_encoded, n]; None where there are no errors."""
-    mean = float(np.average(errors, weights=weight))
-    if not (math.isfinite(mean) and mean > 0):
-        return None
-    own = replace(settings, n_tables=N_TABLES, n_anchors=N_ANCHORS, rate=RATE, smoothing=SMOOTHING, patience=None)
-    return boost(codes, tops, Numbers(errors / mean, weight), own)
 
 
 def error_bound(errors: Array) -> float | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
 from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Numbers, Validation, boost, score
 from lutetia.training.calibration import best_temperature, held_out
-from lutetia.training.intervals import fit_spread
+from lutetia.training.spread import fit_spread
 
 Array = np.ndarray[Any, Any]
 BASE_TABLES = 32  # share what all rows have in common: this many tables or more are a model without the later ones
@@ -89,7 +89,8 @@ def fit_tabular(
         fitted.temperature = _temperature(rows, shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
     if settings.intervals and shape.n_classes == 1:
-        off = _spread(fitted, [Validation(codes, own.goal(1)), *(() if held is None else (held,))], encoding, settings)
+        parts = [Validation(codes, own.goal(1)), *(() if held is None else (held,))]
+        off = fit_spread(fitted, parts, encoding.tops(), settings)
     sizes = {} if off is None else {"spread_tables": len(off.anchors), "spread_anchors": off.anchors.shape[1]}
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors, **sizes)
     base = fitted.base * scale + offset if shape.n_classes == 1 else fitted.base
@@ -105,19 +106,6 @@ def _rows_of(fitted: Boosted, scale: float, base: Array) -> tuple[Tensor, Tensor
     weight[:BASE_TABLES] += base / len(weight[:BASE_TABLES])
     weight /= fitted.temperature
     return torch.from_numpy(fitted.anchors).to(torch.int32), torch.from_numpy(weight.astype(np.float32))
-
-
-def _spread(fitted: Boosted, rows: list[Validation], encoding: Encoding, settings: Boosting) -> Boosted | None:
-    """Tables for how far fitted numbers are off, by the rows that were fitted and those that decided when to stop."""
-    codes, errors, weights = [], [], []
-    for part in rows:
-        scores = np.zeros((part.codes.shape[1], 1)) + fitted.base
-        score(part.codes, fitted.anchors, fitted.weight, scores, settings.threads)
-        assert isinstance(part.goal, Numbers)
-        codes.append(part.codes)
-        errors.append(np.abs(part.goal.y - scores[:, 0]))
-        weights.append(part.goal.weight)
-    return fit_spread(np.concatenate(codes, 1), encoding.tops(), np.concatenate(errors), np.concatenate(weights), settings)
 
 
 def _temperature(rows: TabularRows, shape: Shape, settings: Boosting, most_codes: int, each: Each | None) -> float:
