@@ -2,9 +2,9 @@
 
 The regression sets of `tabular`, at most 6,000 rows of each, as `lutetia train` fits them: three tenths of the rows are new, and
 of the others a fifth says how wide intervals must be. Means of ten divisions: rows inside in %, of all new rows and of the fifth
-that the model thinks is hardest, and the mean width as a multiple of that of equal intervals. The fit with tables of the spread is
-timed beside the fit without, in turns, by processor time. Claimed: 88 to 92% are inside, no set has intervals wider by more than
-2%, and no fit takes more than 1.35 times as long.
+that the model thinks is hardest, and the mean width as a multiple of that of equal intervals. The fit with tables of the
+spread is timed beside the fit without, in turns, by processor time. Claimed: 88 to 92% are inside, no set has intervals wider
+by more than 2%, and no fit takes more than 1.35 times as long.
 
     lutetia bench intervals [--quick] [--json] [--save] [-- --sets slid diamonds]
 """

@@ -144,6 +144,10 @@ def test_dates_that_may_be_two_things_are_left_out_until_someone_says(tmp_path: 
         assert config.data.dates == ["a", "b"]
         again = open_table(make_table_config(config.to_dict(), "config"), Path())[0]
         np.testing.assert_array_equal(again.x, table.x)
+    columns = {"a": ["13.02.2024"], "b": ["01.02.2024"], "c": ["2/13/2024"], "d": ["1/2/2024"]}
+    for day_first, order in ((None, ""), (True, "day first"), (False, "month first")):
+        orders = find_dates(columns, None, day_first, None).orders
+        assert [orders.get(name, "") for name in columns] == ["day first", "day first", "month first", order]  # only d is open
     file = read_table_file(path)
     with pytest.raises(DataError, match=r"data\.dates has 'b': dates such as"):
         make_table(file, None, None, Reading(dates=["a", "b"]))

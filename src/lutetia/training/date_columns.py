@@ -80,9 +80,7 @@ def _texts(values: Sequence[Any], asked: bool) -> list[str]:
 
 def _order(texts: Sequence[str], day_first: bool | None) -> str | None:
     order = find_order(texts)
-    if day_first is None or order == "year first":
-        return order
-    return "day first" if day_first else "month first"
+    return order if order != "" or day_first is None else "day first" if day_first else "month first"
 
 
 def _obstacle(values: Sequence[Any], order: str | None, lines: Sequence[int] | None) -> str:
