@@ -16,6 +16,7 @@ from results_sentences import (
     gradient_sentence,
     growth_sentence,
     integer_sentence,
+    intervals_sentence,
     layer_sentence,
     models_sentence,
     rates_sentence,
@@ -325,8 +326,7 @@ CIRCUIT_SECTIONS = [
                 column("time to fit", "fit time"),
             )
         ],
-        "Wanted: nine in ten new rows inside. The hardest fifth are the rows to which the model gives the widest intervals. "
-        "The size of the tables for it was chosen on these sets.",
+        intervals_sentence,
         setting="Means of ten divisions, at most 6,000 rows.",
     ),
     Section(
