@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ FLAGS = [
     "-fno-sanitize-recover",
     "-DLUTETIA_NO_MAIN",
 ]
+
+
+FIRST = datetime(1, 1, 2)  # as files have them
 
 
 def compiled(model: Any, folder: Path) -> Callable[[str | bytes], subprocess.CompletedProcess[str]]:
@@ -112,3 +116,44 @@ def test_other_models_have_no_columns() -> None:
     from lutetia.models import LUTClassifier as Network
 
     assert set(c_files(integer_model(Network(input_shape=(4, 4), readout="lut", seed=0)))) == {"model.c", "model.h"}
+
+
+@pytest.mark.parametrize("order", ["year first", "day first", "month first"])
+def test_c_reads_dates_as_python_does(order: str, tmp_path: Path) -> None:
+    """Dates of all centuries, with zones and fractions, of two columns; what is no date stops the program."""
+    random = np.random.default_rng(0)
+    ways = {"year first": "%Y-%m-%d %H:%M:%S", "day first": "%d/%m/%Y %H:%M", "month first": "%m/%d/%Y"}
+    moments = [FIRST + timedelta(seconds=int(each)) for each in random.integers(0, 315_000_000_000, 300)]
+    ends = [(year, *end) for year in (1900, 1970, 2000, 2023, 2024) for end in ((2, 28), (3, 1), (12, 31))]
+    moments += [datetime(*end) for end in ends]
+    rows = [each.strftime(ways[order].replace("%Y", f"{each.year:04}")) for each in moments]
+    zones = ["", "Z", "+05:30", "-0945", " UTC", "+01"]
+    others = [each.isoformat()[:16] + f":05.25{zones[at % 6]}" for at, each in enumerate(moments)]
+    answers = [each.month + 20 * (each.weekday() > 4) + each.year / 1000 + each.day / 31 + each.hour / 24 for each in moments]
+    others[::9] = [""] * len(others[::9])
+    lines = [f"{row},{other},{answer}" for row, other, answer in zip(rows, others, answers, strict=True)]
+    text = "\n".join(["a,b,y", *lines]) + "\n"
+    (tmp_path / "d.csv").write_text(text)
+    config, _ = guess_config(tmp_path / "d.csv", "y", "regression")
+    train_table(make_table_config({**config.to_dict(), "fit": {"n_tables": 60, "seed": 1}}, "x"), Path(), tmp_path / "fitted")
+    model = load(tmp_path / "fitted")
+    assert {each["order"] for each in model.metadata["dates"].values()} == {order, "year first"}
+    whole = integer_model(model)
+    run = compiled(whole, tmp_path)
+    done = run(text)
+    assert done.returncode == 0, done.stderr
+    x = open_table(config, Path())[0].x
+    scale = float(whole.graph.output_edge.scale[0])
+    wanted = [float(f"{each * scale:.9g}") for each in whole(model.encode(torch.from_numpy(x)).long()).flatten().tolist()]
+    assert [float(each) for each in done.stdout.split()] == wanted
+    for bad in (
+        "2023-02-29",
+        "soon",
+        "2024-02-29 25:00",
+        "2024-02-29T10:00+24:00",
+        "2024-02-29 10:00x",
+        "2024/02-29",
+        "13/13/2024",
+    ):
+        done = run(f"a,b\n{bad},\n")
+        assert (done.returncode, done.stderr) == (1, f"line 2: no date of numbers: {bad}\n")

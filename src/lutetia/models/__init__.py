@@ -10,6 +10,8 @@ from lutetia.models.classifier_config import LAYERS as LAYER_KINDS
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
 from lutetia.models.dates import DAY as DAY_SECONDS
 from lutetia.models.dates import EPOCH as DATE_EPOCH
+from lutetia.models.dates import ORDERS as DATE_ORDERS
+from lutetia.models.dates import PARTS as DATE_PARTS
 from lutetia.models.dates import date_text, has_times, varying_parts
 from lutetia.models.encoding import TOP as TOP_CODE
 from lutetia.models.encoding import Columns, Encoding, fit_encoding

@@ -104,11 +104,11 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None
             fail(
                 f"metadata.dates[{number!r}]", dates, f"an order, one of {', '.join(map(repr, ORDERS))}, and times, true or false"
             )
-        if number in (categories or ()):
-            fail("metadata.categories", number, "other inputs than those of dates")
     for number, values in _by_input(metadata, "categories", "lists of values", n_inputs):
         if not isinstance(values, list | tuple) or not all(isinstance(each, str | int | float | bool) for each in values):
             fail(f"metadata.categories[{number!r}]", values, "a list of strings or numbers")
+        if number in metadata.get("dates", {}):
+            fail("metadata.categories", number, "other inputs than those of dates")
     for number, unit in _by_input(metadata, "units", "units", n_inputs):
         if not isinstance(unit, str):
             fail(f"metadata.units[{number!r}]", unit, "a string")

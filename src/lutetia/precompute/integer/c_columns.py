@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from lutetia.models import DATE_ORDERS as ORDERS
+from lutetia.models import DATE_PARTS
 from lutetia.precompute.integer.c_text import array, define, n_bytes, source, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
 
@@ -29,8 +31,15 @@ extern const char *const lutetia_classes[LUTETIA_OUTPUTS];
 
 /* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is missing. */
 void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPUTS]);
-{unit}
+{dates}{unit}
 #endif
+"""
+DATES = """
+/* Columns of dates: 0 for another, 1 where the year comes first in a file, 2 the day, 3 the month. Their values are seconds since
+ * the beginning of 1970, as lutetia_date gives them; NAN for a day that does not exist. */
+#define LUTETIA_DATES
+extern const int lutetia_dates[LUTETIA_COLUMNS];
+double lutetia_date(int year, int month, int day, int hour, int minute, double second);
 """
 UNIT = """
 /* The number that is predicted is the sum of lutetia_answer, times this. */
@@ -46,7 +55,7 @@ void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPU
         int first = START[i], count = START[i + 1] - first;
         x[i] = 0; /* missing, or a category that was never seen */
         if (value != value)
-            continue;
+            continue;PART_OF
         if (IS_CATEGORY[i]) {
             if (value >= 0 && value < count && value == (int)value)
                 x[i] = CODE[first + (int)value];
@@ -58,6 +67,9 @@ void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPU
     }
 }
 """
+PART_OF = """
+        if (PART[i])
+            value = part_of(value, PART[i]);"""
 
 
 def has_columns(model: IntegerClassifier) -> bool:
@@ -78,18 +90,22 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
         lists += "" if values is None else f"static const char *const {categories[-1]}[] = {{{_strings(values)}, 0}};\n"
     about = title("A row of data as inputs of the program.").replace("no floating point", "floating point in comparisons only")
     codes = "".join(array(name, values) for name, values in parts.items() if name != "EDGE")
+    orders = [known.get("dates", {}).get(str(number), {}).get("order") for number in range(n)]
+    numbers = ", ".join(str(0 if order is None else 1 + ORDERS.index(order)) for order in orders)
+    dates = f"const int lutetia_dates[LUTETIA_COLUMNS] = {{{numbers}}};\n" + source("dates.c") if any(orders) else ""
     unit = "" if model.n_outputs > 1 else UNIT.format(unit=_double(float(model.graph.output_edge.scale[0])))
     program = "".join([
-        about, '#include "columns.h"\n\n', codes,
+        about, '#include "columns.h"\n\n', "#include <math.h>\n\n" if dates else "", codes,
         f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(_double, parts['EDGE'])) or '0'}}};\n",
         lists,
         f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{_strings(names)}}};\n",
         f"const char *const lutetia_units[LUTETIA_COLUMNS] = {{{_strings(units)}}};\n",
         f"const char *const *const lutetia_categories[LUTETIA_COLUMNS] = {{{', '.join(categories)}}};\n",
         f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{_strings(classes)}}};\n",
-        ENCODE,
+        dates,
+        ENCODE.replace("PART_OF", PART_OF if "PART" in parts else ""),
     ])  # fmt: skip
-    header = HEADER.format(title=about, sizes=define(LUTETIA_COLUMNS=n), unit=unit)
+    header = HEADER.format(title=about, sizes=define(LUTETIA_COLUMNS=n), dates=DATES if dates else "", unit=unit)
     return {"columns.h": header, "columns.c": program, "rows.c": source("rows.c")}
 
 
@@ -103,7 +119,7 @@ def encoding_bytes(model: IntegerClassifier) -> int:
 
 def _codes(model: IntegerClassifier) -> dict[str, Array]:
     """SOURCE, IS_CATEGORY [n_inputs], START [n_inputs + 1], EDGE and CODE: of an input of numbers its edges, and the code above
-    each; of categories the code of each."""
+    each; of categories the code of each. Where there are dates, PART [n_inputs] is that which an input is."""
     encoding, stage = model.model.encoding, model.stages[0]
     assert isinstance(stage, TableStage)
     all_edges, ranks, source_of = encoding.edges.cpu().numpy(), encoding.ranks.cpu().numpy(), encoding.source.cpu().numpy()
@@ -124,7 +140,9 @@ def _codes(model: IntegerClassifier) -> dict[str, Array]:
             codes += (wanted + 1).tolist()
             edges += own[wanted - 1].tolist()
         starts.append(len(codes))
+    parts = np.array([("", *DATE_PARTS).index(part) for part in encoding.parts])
     return {
+        **({"PART": parts} if parts.any() else {}),
         "SOURCE": source_of,
         "IS_CATEGORY": ranks.any(1).astype(np.int64),
         "START": np.array(starts),

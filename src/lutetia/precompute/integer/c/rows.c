@@ -63,10 +63,86 @@ static int read_row(void)
     }
 }
 
+#ifdef LUTETIA_DATES
+/* The number after the mark that a text begins with, of one or two digits, and the text behind it; -1 where there is none. */
+static int number_after(const char **text, char mark)
+{
+    const char *at = *text + 1;
+    int n = 0, value = 0;
+    if (**text != mark)
+        return -1;
+    for (; n < 2 && at[n] >= '0' && at[n] <= '9'; n++)
+        value = 10 * value + at[n] - '0';
+    *text = at + n;
+    return n ? value : -1;
+}
+
+/* Seconds by which a zone is ahead of UTC: "", Z, UTC, +01, -0530, +05:30; NAN for another text. */
+static double zone_of(const char *text)
+{
+    char sign = *text;
+    int hours, minutes = 0;
+    if (!*text || !strcmp(text, "Z") || !strcmp(text, "UTC") || !strcmp(text, "GMT"))
+        return 0;
+    if (sign != '+' && sign != '-')
+        return NAN;
+    hours = number_after(&text, sign);
+    if (*text == ':') {
+        minutes = number_after(&text, ':');
+    } else if (*text) {
+        text--;
+        minutes = number_after(&text, *text);
+    }
+    if (*text || hours < 0 || hours > 23 || minutes < 0 || minutes > 59)
+        return NAN;
+    return (sign == '+' ? 1 : -1) * (hours * 3600.0 + minutes * 60);
+}
+
+/* A date of numbers in seconds: 2024-02-29, 29/02/2024 16:30, 2024-02-29T16:30:00+01:00. */
+static double date_of(const char *cell, int order)
+{
+    const char *at = cell + strspn(cell, "0123456789");
+    int first = atoi(cell), digits = (int)(at - cell), second, third, year, month, day, hour = 0, minute = 0;
+    char mark = *at, *end;
+    double seconds = 0, zone;
+    if (digits > 4 || !mark || !strchr("-/.", mark))
+        return NAN;
+    second = number_after(&at, mark);
+    if (digits == 4) {
+        third = number_after(&at, mark);
+        year = first, month = second, day = third;
+    } else {
+        const char *begin = at + 1;
+        if (order == 1 || *at != mark || digits > 2)
+            return NAN;
+        at = begin + strspn(begin, "0123456789");
+        year = atoi(begin);
+        if (at - begin == 2 && mark == '/')
+            year += year >= 50 ? 1900 : 2000;
+        else if (at - begin != 4)
+            return NAN;
+        month = order == 2 ? second : first, day = order == 2 ? first : second;
+    }
+    if (*at == 'T' || *at == ' ') {
+        hour = number_after(&at, *at);
+        minute = number_after(&at, ':');
+        if (*at == ':') {
+            if (at[1] < '0' || at[1] > '9')
+                return NAN;
+            seconds = strtod(at + 1, &end);
+            at = end;
+        }
+        at += *at == ' ';
+    }
+    zone = zone_of(at);
+    return lutetia_date(year, month, day, hour, minute, seconds) - zone;
+}
+#endif
+
 /* The value of a cell: a number, with the unit of its column or without, or the number of a category. */
 static double value_of(const char *cell, int column)
 {
-    static const char *const missing[] = {"", "NA", "N/A", "nan", "NaN", "null", "None", "?", 0};
+    static const char *const missing[] = {"", "NA", "N/A", "nan", "NaN", "null", "None", "?", "NaT", 0};
     const char *const *name = lutetia_categories[column];
     char *rest;
     double value;
@@ -80,6 +156,14 @@ static double value_of(const char *cell, int column)
                 return i;
         stop("the model has not seen ", cell);
     }
+#ifdef LUTETIA_DATES
+    if (lutetia_dates[column]) {
+        value = date_of(cell, lutetia_dates[column]);
+        if (value != value)
+            stop("no date of numbers: ", cell);
+        return value;
+    }
+#endif
     value = strtod(cell, &rest);
     if (rest == cell)
         stop("no number: ", cell);
