@@ -48,7 +48,8 @@ def _reading(wild: Wild, *kinds: str) -> dict[str, Any]:
 def _rules(wild: Wild) -> Any:
     from lutetia import relevance
 
-    return wild.one(None, "gradient", relevance.presets.epsilon())
+    integrated = known()["ours"].IntegratedGradients(3)
+    return wild.one(None, "gradient", "integrated", integrated, relevance.presets.epsilon())
 
 
 def _answer(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -132,6 +133,10 @@ def _pieces(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     return use, {"tokenizer": tokenizer, "tokens": tokens, "relevance": torch.rand(len(tokens))}
 
 
+def _integrated(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    return lambda **given: known()["ours"].IntegratedGradients(**given), {"steps": wild.one(1, 50), "at_once": wild.one(1, 8)}
+
+
 def _settled(made: Made) -> Made:
     """Two calls in three keep the model and what reads for it, so that enough of them are answered."""
 
@@ -146,6 +151,7 @@ def _settled(made: Made) -> Made:
 CALLS: dict[str, Made] = {
     name: _settled(made)
     for name, made in {
+        "IntegratedGradients": _integrated,
         "explain_answer": _answer,
         "explain_image_class": _image_class,
         "explain_masked_token": _token("explain_masked_token", "masked"),

@@ -15,6 +15,7 @@ from lutetia.cli.hf_shared import (
     RULES_OF_HF,
     HfRequest,
     Shown,
+    about,
     apart,
     left_out,
     quoted,
@@ -33,10 +34,10 @@ from lutetia.cli.show import console, one_line
 from lutetia.errors import require
 from lutetia.files import read_bytes
 from lutetia.relevance import layer_pictures
-from lutetia.report import RULES
 
 DEFAULT_RULE_OF_HF = "attnlrp"
 HEADS_SHOWN = 5
+MOST_STEPS = 10_000
 ANSWER_OF = 20  # tokens of an answer where no number is given
 
 
@@ -44,6 +45,10 @@ def explain_hf(folder: Path, given: str, request: HfRequest, show: bool) -> dict
     """Explain what a model gives for an input, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in RULES_OF_HF:
         raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, RULES_OF_HF)}")
+    if request.steps is not None and request.rule != "integrated":
+        raise UsageError(f"--steps is for --rule integrated, and the rule is {request.rule}")
+    if request.steps is not None and not 1 <= request.steps <= MOST_STEPS:
+        raise UsageError(f"--steps is {request.steps}, expected 1 to {MOST_STEPS:,}")
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",), [given])
     require("transformers", "lutetia explain --hf")
@@ -114,6 +119,7 @@ def _token(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool
         "explained": found.explained,
         "absorbed": found.absorbed,
         "elsewhere": found.elsewhere,
+        "gap": found.gap,
         "relevance": found.relevance.tolist(),
         "layers": found.layers.tolist(),
         "heads": found.heads.tolist(),
@@ -125,7 +131,7 @@ def _token(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool
     rows = rows_of(shown, found)
     told["shown"] = shown.told(rows["input"])
     if request.html is not None:
-        write_token_page(request.html, title, shown, rows, found, RULES[request.rule].about)
+        write_token_page(request.html, title, shown, rows, found, about(request))
     if request.png is not None:
         layer_pictures.layer_picture(shown.texts, rows, path=request.png, title=title, limit=shown.limit(*rows.values()))
     if show:

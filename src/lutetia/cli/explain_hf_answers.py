@@ -9,11 +9,22 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from torch import Tensor
 
-from lutetia.cli.hf_shared import HfRequest, Shown, left_out, quoted, rules_of, show_left_out, show_legend, shown_tokens, told_of
+from lutetia.cli.hf_shared import (
+    HfRequest,
+    Shown,
+    about,
+    left_out,
+    quoted,
+    rules_of,
+    show_left_out,
+    show_legend,
+    shown_tokens,
+    told_of,
+)
 from lutetia.cli.pictures import token_strip
 from lutetia.cli.show import Progress, console
 from lutetia.relevance import answer_pictures, layer_pictures
-from lutetia.report import PRESETS, RULES
+from lutetia.report import PRESETS
 
 SOURCES = 3  # tokens named beside each token of an answer
 
@@ -58,6 +69,7 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
         "explained": found.explained.tolist(),
         "absorbed": found.absorbed.tolist(),
         "elsewhere": found.elsewhere.tolist(),
+        "gap": found.gap.tolist(),
         "relevance": found.relevance.tolist(),
         "total": found.total.tolist(),
         "left_out": left_out(model, tokenizer, found, request),
@@ -73,7 +85,7 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
     ]
     if request.html is not None:
         whole = "Coloured by the sum over the answer: red spoke for it, blue against it."
-        caption = f"{RULES[request.rule].about} {shown.every.legend()}".strip()
+        caption = f"{about(request)} {shown.every.legend()}".strip()
         page = answer_pictures.AnsweredText(
             shown.prompt.texts,
             shown.answer.texts,
@@ -118,7 +130,9 @@ def _notes(shown: ShownAnswer, found: Any, rule: str) -> list[str]:
         if size > 1:
             score = f"the scores of its {size} tokens are {above:.3g} above those of their rivals, added up"
         rest = f"biases and other constants made {constants:.3g} of this, positions {elsewhere:.3g}"
-        if rule not in PRESETS:
+        if rule == "integrated":
+            rest = f"{constants:.3g} of this is there without any input, and the steps miss {float(found.gap[tokens].sum()):.3g}"
+        elif rule not in PRESETS:
             rest = f"gradients miss {constants:.3g} of this"
         if size > 1:
             rest += f", its own tokens {own:.3g}" if rule in PRESETS else f", and its own tokens made {own:.3g}"

@@ -13,7 +13,6 @@ from lutetia.cli import hf_shared
 from lutetia.cli.pictures import heat_map, token_strip
 from lutetia.cli.show import console, one_line
 from lutetia.relevance import layer_pictures, pictures
-from lutetia.report import RULES
 from lutetia.training import read_pixels
 
 WIDEST = 60  # pixels across that a terminal shows
@@ -31,7 +30,7 @@ def explain_hf_text(model: Any, tokenizer: Any, text: str, request: hf_shared.Hf
     rows = hf_shared.rows_of(shown, found)
     told["shown"] = shown.told(rows["input"])
     if request.html is not None:
-        hf_shared.write_token_page(request.html, _title(told), shown, rows, found, RULES[request.rule].about)
+        hf_shared.write_token_page(request.html, _title(told), shown, rows, found, hf_shared.about(request))
     if request.png is not None:
         limit = shown.limit(*rows.values())
         layer_pictures.layer_picture(shown.texts, rows, path=request.png, title=_title(told), limit=limit)
@@ -57,7 +56,7 @@ def explain_hf_image(model: Any, processor: Any, path: Path, request: hf_shared.
         picture = pictures.heat_map(found.relevance, found.pixels, path=request.png, title=_title(told))
         if request.html is not None:
             shown = tag("img", alt="the image, and the relevance of its pixels", src=_data(picture), style="max-width:100%")
-            figure = tag("figure", shown, tag("figcaption", RULES[request.rule].about))
+            figure = tag("figure", shown, tag("figcaption", hf_shared.about(request)))
             pictures.page(Html(figure), title=_title(told), path=request.html)
     if show:
         screen = console()
@@ -102,6 +101,7 @@ def _told(model: Any, found: Any, request: hf_shared.HfRequest) -> dict[str, Any
         "explained": found.explained,
         "absorbed": found.absorbed,
         "elsewhere": found.elsewhere,
+        "gap": found.gap,
         "relevance": found.relevance.tolist(),
     }
 

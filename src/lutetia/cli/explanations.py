@@ -21,7 +21,7 @@ def explain(
         str | None,
         typer.Option(
             "--rule",
-            help=f"How to explain: {', '.join(values.RULES)}; decisive by default, attnlrp with --hf.",
+            help=f"How to explain: {', '.join(values.RULES)}; decisive by default, attnlrp with --hf, and there also integrated.",
             autocompletion=values.complete_rule,
         ),
     ] = None,
@@ -49,6 +49,9 @@ def explain(
     check: Annotated[
         bool, typer.Option("--check", help="With --hf, leave out the most relevant tokens, and see how far the decision falls.")
     ] = False,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="With --rule integrated, the number of steps; 50 by default.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the explanation.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write a picture.")] = None,
     as_json: Json = False,
@@ -70,13 +73,19 @@ def explain(
         from lutetia.cli.explain_hf import DEFAULT_RULE_OF_HF, explain_hf
         from lutetia.cli.hf_shared import HfRequest
 
-        request = HfRequest(rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check, html, png)
+        request = HfRequest(rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check, html, png, steps)
         for option, value in (("--row", row), ("--unknown", unknown)):
             if value is not None:
                 raise UsageError(f"{option} is not for models of transformers")
         told = explain_hf(checkpoint, given, request, show=not as_json)
     else:
-        for option, value in (("--against", against), ("--answer", answer), ("--chat", chat), ("--check", check)):
+        for option, value in (
+            ("--against", against),
+            ("--answer", answer),
+            ("--chat", chat),
+            ("--check", check),
+            ("--steps", steps),
+        ):
             if value not in (None, False):
                 raise UsageError(f"{option} is for models of transformers: --hf")
         wanted = ExplainRequest(rule or DEFAULT_RULE, target, row, html, png, unknown)

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lutetia.cli.show import console
 from lutetia.relevance import layer_pictures, pictures
-from lutetia.report import PRESETS
+from lutetia.report import PRESETS, RULES
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 MOST_COLUMNS = 64  # tokens of a table on a page
-RULES_OF_HF = (*PRESETS, "gradient")
+RULES_OF_HF = (*PRESETS, "gradient", "integrated")
 
 
 class Shown(NamedTuple):
@@ -89,11 +89,23 @@ class HfRequest(NamedTuple):
     check: bool
     html: Path | None
     png: Path | None
+    steps: int | None = None  # of integrated gradients
 
 
 def rules_of(request: HfRequest) -> Any:
     """The rules that were asked for, or the word for gradients."""
+    from lutetia.integrations.transformers import IntegratedGradients
+
+    if request.steps is not None:
+        return IntegratedGradients(request.steps)
     return PRESETS[request.rule]() if request.rule in PRESETS else request.rule
+
+
+def about(request: HfRequest) -> str:
+    """What a page says of the rule."""
+    if request.rule == "integrated":
+        return "Integrated gradients: the mean slope on the way from no input to this one, times the way."
+    return RULES[request.rule].about
 
 
 def left_out(model: Any, tokenizer: Any, found: Any, request: HfRequest) -> dict[str, Any] | None:
@@ -106,6 +118,8 @@ def left_out(model: Any, tokenizer: Any, found: Any, request: HfRequest) -> dict
 def apart(told: dict[str, Any]) -> str:
     """What the tokens did not get."""
     elsewhere = f", {told['elsewhere']:.3g} to positions" if abs(told["elsewhere"]) > 1e-3 * abs(told["explained"]) else ""
+    if told["rule"] == "integrated":
+        return f"{told['absorbed']:.3g} of it without any input; the steps miss {told['gap']:.3g}"
     if told["rule"] not in PRESETS:
         return f"of which gradients miss {told['absorbed']:.3g}"
     return f"{told['absorbed']:.3g} of it due to biases and other constants{elsewhere}"

@@ -27,6 +27,7 @@ from lutetia.integrations.transformers.explaining import (  # noqa: E402
     explain_masked_token,
     explain_next_token,
 )
+from lutetia.integrations.transformers.gradients import IntegratedGradients  # noqa: E402
 from lutetia.integrations.transformers.leaving_out import LeftOut, leave_out  # noqa: E402
 from lutetia.integrations.transformers.loading import load_decoder, load_model  # noqa: E402
 from lutetia.integrations.transformers.models import (  # noqa: E402
@@ -43,6 +44,7 @@ __all__ = [
     "AnswerExplanation",
     "ByteTokenizer",
     "ClassExplanation",
+    "IntegratedGradients",
     "LeftOut",
     "LutetiaCache",
     "LutetiaConfig",

@@ -16,6 +16,7 @@ from lutetia.integrations.transformers.explaining import (
     attribute_scores,
     check_length,
     ended_elsewhere,
+    gap_of,
     pieces_of,
     positions_of,
     prompt_tokens,
@@ -36,10 +37,11 @@ class AnswerExplanation:
     probabilities: Tensor  # [T]: of each token of the answer, given what stands before it
     rivals: list[int]  # the strongest other token in each place
     rival_pieces: list[str]
-    explained: Tensor  # [T]: how far the score of a token is above that of its rival; its row, `absorbed` and `elsewhere` add up
+    explained: Tensor  # [T]: how far the score of a token is above that of its rival; its row and the rest below add up
     relevance: Tensor  # [T, S + T]: of the prompt and of the answer so far; 0 from the token itself on
     absorbed: Tensor  # [T]: relevance that ended in biases and other constants
     elsewhere: Tensor  # [T]: relevance of positions, and of the token that starts the answer of a sequence-to-sequence model
+    gap: Tensor  # [T]: what the steps of integrated gradients miss
 
     @property
     def total(self) -> Tensor:
@@ -80,7 +82,8 @@ def explain_answer(
     if not encoder:
         check_length(model, count + length)
     rows = torch.zeros(length, count + length)
-    scores, absorbed, elsewhere = [], torch.zeros(length), torch.zeros(length)
+    absorbed, elsewhere, gap = torch.zeros(3, length)
+    scores: list[Tensor] = []
     rivals: list[int] = []
     together = at_once(model, count + length, length) if causal(model, tokens, written) else 1
     while len(rivals) < length:
@@ -94,6 +97,7 @@ def explain_answer(
                 rows[place, begin:end] = found[part][0, skipped:].float().cpu()
             absorbed[place] = found.report.absorbed
             elsewhere[place] = ended_elsewhere(found, rows[place])
+            gap[place] = gap_of(found)
             if advance is not None:
                 advance(place + 1, length)
         scores.append(answered.scores)
@@ -112,6 +116,7 @@ def explain_answer(
         rows,
         absorbed,
         elsewhere,
+        gap,
     )
 
 
@@ -126,8 +131,9 @@ class Answered:
     def __call__(self, logits: Tensor) -> Tensor:
         """logits [1, S, vocab], the last N of them those of the tokens -> [N]."""
         last = logits.shape[1] - len(self.tokens)
-        self.scores = logits[0, last:].detach().float().cpu()
-        self.rivals = [rival(each, token) for each, token in zip(self.scores, self.tokens, strict=True)]
+        if not self.rivals:
+            self.scores = logits[0, last:].detach().float().cpu()
+            self.rivals = [rival(each, token) for each, token in zip(self.scores, self.tokens, strict=True)]
         places = torch.arange(last, logits.shape[1], device=logits.device)
         these, those = (torch.tensor(each, device=logits.device) for each in (self.tokens, self.rivals))
         return logits[0, places, these] - logits[0, places, those]

@@ -22,6 +22,7 @@ from lutetia.integrations.transformers.explaining import (
     attribute_score,
     check_length,
     ended_elsewhere,
+    gap_of,
     layers_by_token,
     pieces_of,
     rival,
@@ -45,10 +46,11 @@ class ClassExplanation:
     pieces: list[str]  # the text of each token
     layers: Tensor  # [L, S]: what leaves each layer for the next; empty for an image
     pixels: Tensor | None = None  # [C, H, W], as the model sees the image
+    gap: float = 0.0  # what the steps of integrated gradients miss
 
     @property
     def explained(self) -> float:
-        """The score of the target, minus that of its rival: relevance, `absorbed` and `elsewhere` add up to it."""
+        """The score of the target, minus that of its rival: relevance, `absorbed`, `elsewhere` and `gap` add up to it."""
         return float(self.logits[self.target]) - (0.0 if self.against is None else float(self.logits[self.against]))
 
     @property
@@ -85,7 +87,7 @@ def explain_text_class(
     decided = Decided(model, target, against)
     found = attribute_score(model, inputs, decided, rules, dims=2, layers=True)
     ids, given = tokens[0].tolist(), found[tokens][0].float().cpu()
-    return _explanation(model, decided, found, given, ids, pieces_of(tokenizer, ids), layers_by_token(found, len(ids)))
+    return _explanation(model, decided, found, given, (ids, pieces_of(tokenizer, ids), layers_by_token(found, len(ids)), None))
 
 
 def explain_image_class(
@@ -108,14 +110,19 @@ def explain_image_class(
     decided = Decided(model, target, against)
     found = attribute_score(model, inputs, decided, rules, dims=2)
     given = found[pixels][0].float().sum(0).cpu()
-    return _explanation(model, decided, found, given, [], [], torch.zeros(0, 0), pixels[0].float().cpu())
+    return _explanation(model, decided, found, given, ([], [], torch.zeros(0, 0), pixels[0].float().cpu()))
 
 
-def _explanation(model: Any, decided: Decided, found: Any, given: Tensor, *parts: Any) -> ClassExplanation:
-    """What was decided, what it was explained by, and `parts` of the input."""
+Read = tuple[list[int], list[str], Tensor, Tensor | None]  # tokens, pieces, layers and pixels of an input
+
+
+def _explanation(model: Any, decided: Decided, found: Any, given: Tensor, read: Read) -> ClassExplanation:
+    """What was decided, what it was explained by, and what was read."""
     logits, prediction = decided.logits, int(decided.logits.argmax())
     which = (decided.names, logits, decided.this, decided.that, exclusive(model, len(logits)), prediction)
-    return ClassExplanation(*which, given, float(found.report.absorbed), ended_elsewhere(found, given), *parts)
+    shares = (given, float(found.report.absorbed), ended_elsewhere(found, given))
+    tokens, pieces, layers, pixels = read
+    return ClassExplanation(*which, *shares, tokens, pieces, layers, pixels, gap_of(found))
 
 
 class Decided:
@@ -129,6 +136,11 @@ class Decided:
         self.that: int | None = None  # None where the score of the class itself is explained
 
     def __call__(self, scores: Tensor) -> Tensor:
+        if not self.names:
+            self._decide(scores)
+        return scores[0, self.this] if self.that is None else scores[0, self.this] - scores[0, self.that]
+
+    def _decide(self, scores: Tensor) -> None:
         logits = self.logits = scores[0].detach().float().cpu()
         names = self.names = names_of(self._model, len(logits))
         self.this = int(logits.argmax()) if self._target is None else class_of("target", self._target, names)
@@ -138,7 +150,6 @@ class Decided:
             self.that = rival(logits, self.this)
         if self.this == self.that:
             raise ArgumentError(f"target and against are both class {names[self.this]!r}, expected two different ones")
-        return scores[0, self.this] if self.that is None else scores[0, self.this] - scores[0, self.that]
 
 
 def exclusive(model: Any, count: int) -> bool:

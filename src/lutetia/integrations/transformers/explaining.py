@@ -23,9 +23,16 @@ from lutetia.integrations.transformers.checks import (
     refuse,
     tokenized,
 )
-from lutetia.integrations.transformers.gradients import GRADIENT, GradientResult, gradient_times_input
+from lutetia.integrations.transformers.gradients import (
+    GRADIENT,
+    INTEGRATED,
+    GradientResult,
+    IntegratedGradients,
+    gradient_times_input,
+    integrated_gradients,
+)
 
-Rules = relevance.Rules | str | None  # AttnLRP's by default; "gradient" is gradient × input
+Rules = relevance.Rules | IntegratedGradients | str | None  # AttnLRP's by default; "gradient" is gradient × input
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,11 @@ class TokenExplanation:
     heads: Tensor  # [L, H]: what each attention head gave, all positions together; empty where the model shows none
     absorbed: float  # relevance that ended in biases and other constants
     elsewhere: float  # relevance of embeddings that are not of tokens: of positions, of kinds of text
+    gap: float = 0.0  # what the steps of integrated gradients miss
 
     @property
     def explained(self) -> float:
-        """The score of the target minus that of its rival: relevance, `absorbed` and `elsewhere` add up to it."""
+        """The score of the target minus that of its rival: relevance, `absorbed`, `elsewhere` and `gap` add up to it."""
         return float(self.logits[self.target] - self.logits[self.against])
 
 
@@ -63,7 +71,7 @@ def explain_next_token(
     `prompt` is a text, or messages for the tokenizer's chat template: `[{"role": "user", "content": "..."}]`. Tokens are numbers
     of the vocabulary, or text that is one token, with a space before it or without. In a long text blocks are recomputed while
     relevance passes through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default;
-    "gradient" is gradient × input, for comparison.
+    "gradient" is gradient × input, for comparison, and "integrated", or `IntegratedGradients(steps)`, integrated gradients.
     """
     check_writer(model)
     check_tokenizer(tokenizer)
@@ -117,6 +125,8 @@ def _explain_token(
 
     def difference(scores: Tensor) -> Tensor:
         nonlocal logits, this, that
+        if this != that:  # as decided before
+            return scores[0, place, this] - scores[0, place, that]
         logits = scores[0, place].detach().float().cpu()
         this = int(logits.argmax()) if target is None else token_of("target", target, tokenizer, logits)
         that = rival(logits, this) if against is None else token_of("against", against, tokenizer, logits)
@@ -139,6 +149,7 @@ def _explain_token(
         torch.stack(heads).float().cpu() if heads and len({len(part) for part in heads}) == 1 else torch.zeros(0, 0),
         float(found.report.absorbed),
         ended_elsewhere(found, given),
+        gap_of(found),
     )
 
 
@@ -163,12 +174,15 @@ def _attributed(
         return score(checked_logits(model, output, dims))
 
     if isinstance(rules, str):
-        check_choice("rules", rules, (GRADIENT,))
-    elif rules is not None and not isinstance(rules, relevance.Rules):
-        fail("rules", rules, "relevance.Rules, or 'gradient'")
+        check_choice("rules", rules, (GRADIENT, INTEGRATED))
+        rules = IntegratedGradients() if rules == INTEGRATED else rules
+    elif rules is not None and not isinstance(rules, relevance.Rules | IntegratedGradients):
+        fail("rules", rules, "relevance.Rules, 'gradient', 'integrated', or IntegratedGradients")
     try:
         if isinstance(rules, str):
             return gradient_times_input(model, inputs, explained)
+        if isinstance(rules, IntegratedGradients):
+            return integrated_gradients(model, inputs, explained, rules)
         options["recompute"] = recompute(model, inputs)
         chosen = relevance.presets.attnlrp() if rules is None else rules
         if each:
@@ -196,6 +210,11 @@ def recompute(model: Any, inputs: Mapping[str, Any]) -> bool:
 def ended_elsewhere(found: Found, *shown: Tensor) -> float:
     """The relevance that ended at other inputs and embeddings than those that are shown."""
     return sum(found.report.ended_by_module.values()) - sum(float(part.double().sum()) for part in shown)
+
+
+def gap_of(found: Found) -> float:
+    """What the steps of integrated gradients miss."""
+    return found.report.gap if isinstance(found, GradientResult) else 0.0
 
 
 def layers_by_token(found: Found, count: int) -> Tensor:
