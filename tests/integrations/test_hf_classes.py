@@ -186,3 +186,12 @@ def test_what_the_command_refuses_of_other_kinds(folders: Path, capsys: Capture,
     ):
         assert main(["explain", "--hf", *words]) == code
         assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (3, 5, 3), (3, 1, 3)])
+def test_an_image_a_few_pixels_high(shape: tuple[int, int, int]) -> None:
+    """As an array [H, W, C], and as the same array, enlarged so that its first dimension says nothing."""
+    pixels = torch.arange(shape[0] * shape[1] * 3, dtype=torch.uint8).reshape(shape).numpy()
+    processor = transformers.ViTImageProcessor(size={"height": 16, "width": 16}, resample=0)  # the nearest pixel
+    small, large = (explain_image_class(tiny("images"), processor, each) for each in (pixels, pixels.repeat(16, 0).repeat(16, 1)))
+    torch.testing.assert_close(small.pixels, large.pixels)

@@ -91,6 +91,9 @@ def test_the_command(tmp_path: Path, capsys: Capture) -> None:
     assert "Integrated gradients: " in page.read_text()
     assert main(words) == 0
     assert "of it without any input; the steps miss " in capsys.readouterr().out
+    writer = str(save("gpt2", tmp_path / "writer"))
+    assert main(["explain", "--hf", writer, TEXT, "--rule", "integrated", "--steps", "4", "--answer", "2"]) == 0
+    assert "(rule integrated); the steps miss up to " in capsys.readouterr().out
     for more, reason in (
         (["--steps", "0"], "--steps is 0, expected 1 to 10,000"),
         (["--steps", "5", "--rule", "gradient"], "--steps is for --rule integrated"),

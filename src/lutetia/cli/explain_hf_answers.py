@@ -154,5 +154,6 @@ def _show(told: dict[str, Any], shown: ShownAnswer, total: Tensor) -> None:
         sources = ", ".join(f"{every[place]} {float(row[place]):+.3g}" for place in best if float(row[place]) > 0)
         line = f"{set_cell_size(name, widest)} {chance:>6.1%}  from {sources or 'nothing that spoke for it'}"
         screen.print(Text(line), soft_wrap=True)
-    screen.print(Text(f"shown: what put each token above its strongest rival (rule {told['rule']})"), soft_wrap=True)
+    missed = f"; the steps miss up to {max(map(abs, told['gap'])):.3g}" if told["rule"] == "integrated" else ""
+    screen.print(Text(f"shown: what put each token above its strongest rival (rule {told['rule']}){missed}"), soft_wrap=True)
     show_left_out(told)

@@ -102,8 +102,11 @@ def explain_image_class(
     check_model(model)
     if not hasattr(processor, "image_mean") and not hasattr(processor, "image_processor"):
         refuse("processor", processor, "an image processor of transformers")
+    shape = getattr(image, "shape", ())
+    ambiguous = len(shape) == 3 and shape[0] in (1, 3) and shape[2] in (1, 3)  # a few pixels high: the processor would guess
+    layout = {"input_data_format": "channels_last"} if ambiguous else {}
     try:
-        pixels = processor(images=image, return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
+        pixels = processor(images=image, return_tensors="pt", **layout)["pixel_values"].to(model.device, model.dtype)
     except Exception as error:  # pillow, numpy and torch raise nearly anything for what is no image
         raise ArgumentError(f"image is {describe(image)}, which the processor refuses: {error}") from error
     inputs = {"pixel_values": pixels}
