@@ -102,7 +102,7 @@ def explain_image_class(
     check_model(model)
     if not hasattr(processor, "image_mean") and not hasattr(processor, "image_processor"):
         refuse("processor", processor, "an image processor of transformers")
-    shape = getattr(image, "shape", ())
+    shape: tuple[int, ...] = tuple(getattr(image, "shape", ()))
     ambiguous = len(shape) == 3 and shape[0] in (1, 3) and shape[2] in (1, 3)  # a few pixels high: the processor would guess
     layout = {"input_data_format": "channels_last"} if ambiguous else {}
     try:
