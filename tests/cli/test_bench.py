@@ -193,6 +193,7 @@ SHARED = {
     "original",
     "timing",
     "gpu_timing",
+    "flashinfer_peer",
     "decode_serving",
     "tabular_data",
     "tiny_models",
