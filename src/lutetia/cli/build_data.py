@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +43,7 @@ def fit_settings(checkpoint: Path) -> Boosting | None:
     tables = {} if place is None else read_toml(place / "config.toml")
     if not is_table_config(tables):
         return None
-    fit = make_table_config(tables, str(place)).fit
-    return Boosting(**dataclasses.asdict(fit), threads=torch.get_num_threads())
+    return make_table_config(tables, str(place)).boosting()
 
 
 def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:

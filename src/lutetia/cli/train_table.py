@@ -155,7 +155,14 @@ def _images_text(config: TableConfig, shape: tuple[int, ...]) -> str:
     """How images are read: "images of 28 × 28 pixels, in colour"."""
     resized = "resized to" if config.data.size else "of"
     colours = {True: ", in colour", False: ", grey", None: ""}[config.data.colour]
-    return f"images {resized} {shape[-2]} × {shape[-1]} pixels{colours} (data.size and data.colour in the config)"
+    moved = (
+        f", fitted also when shifted by {config.data.shift} pixel{'' if config.data.shift == 1 else 's'}"
+        if config.data.shift
+        else ""
+    )
+    return (
+        f"images {resized} {shape[-2]} × {shape[-1]} pixels{colours}{moved} (data.size, data.colour and data.shift in the config)"
+    )
 
 
 def show_table(summary: dict[str, Any]) -> None:

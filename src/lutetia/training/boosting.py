@@ -37,6 +37,7 @@ class Boosting:
     balanced    whether classes count alike, however many samples they have
     calibrate   whether a trial fit says by how much the scores of classes are divided
     intervals   whether more tables learn how far off each number may be
+    shift       pixels by which images are moved, at most: each is fitted at all places in reach
     """
 
     n_tables: int = 500
@@ -51,6 +52,7 @@ class Boosting:
     balanced: bool = False
     calibrate: bool = False
     intervals: bool = False
+    shift: int = 0
     seed: int = 0
     threads: int = 1
 

@@ -11,7 +11,7 @@ import torch
 from lutetia.models import Tabular
 from lutetia.training.boosting import Boosting, refit
 from lutetia.training.table_run import measure
-from lutetia.training.tabular import BASE_TABLES, Shape, TabularRows, fit_tabular
+from lutetia.training.tabular import BASE_TABLES, Shape, TabularRows, fit_tabular, learning_codes
 
 HELD = 5  # one row in five is held out
 SEED = 0  # of the rows held out: the same choice each time
@@ -46,10 +46,11 @@ def refit_tables(model: Tabular, rows: TabularRows, n_tables: int, rounds: int, 
     """The first `n_tables` of a model as a model whose rows are fitted again to some rows of data, in `rounds`."""
     if settings.balanced and not model.is_regression:
         rows = rows.balanced(model.config.n_classes)
-    codes = model.encoding.codes(rows.x.reshape(len(rows.y), -1), settings.threads)
+    flat = TabularRows(rows.x.reshape(len(rows.y), -1), rows.y, rows.weight)
+    codes, fitting = learning_codes(model.encoding, flat, _shape(model), settings)
     kept = model.first(n_tables)
     anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
-    weight = refit(codes, rows.goal(model.config.n_classes), anchors, weight, rounds, settings)
+    weight = refit(codes, fitting.goal(model.config.n_classes), anchors, weight, rounds, settings)
     kept.set_tables(kept.tables.anchors, torch.from_numpy(weight.astype(np.float32)))
     return kept
 

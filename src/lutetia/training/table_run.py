@@ -32,6 +32,7 @@ from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, labelled_images
 from lutetia.training.intervals import error_bound, half_widths, interval_bounds
 from lutetia.training.schema import Origin, build, option
+from lutetia.training.shifts import moves
 from lutetia.training.table_files import (
     TASKS,
     LearningTable,
@@ -48,6 +49,7 @@ MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
 HELD = 10  # one row in ten decides when to stop, where fit.patience is set
 ENOUGH = 100  # rows to fit, of which some can be spared for that
+SMALLEST_SIDE, MOST_CODES = 8, 1 << 30  # pixels of an image that is shifted, bytes of codes of all shifted images
 ENOUGH_TO_TRY, SURE = 200, 100_000  # rows from which probabilities are calibrated, and of which there is little to correct
 ENOUGH_ERRORS = 1000  # rows to fit, from which intervals differ: of 442 in `lutetia bench intervals` they were no narrower
 SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
@@ -68,6 +70,7 @@ class TableSettings:
     colour: bool | None = None  # of images: whether they keep their colours
     unknown: str | None = option(None, choices=UNKNOWN)  # what categories are that the fit has not seen: an error, or missing
     missing: list[str] = field(default_factory=list)  # words that stand for no value, besides NA, null, ?, ..
+    shift: int | None = option(None, low=0, high=3)  # of images: pixels by which they are moved, at most, in the fit
     skip_unusable: bool = False  # go on without damaged images and rows without a target
     test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
 
@@ -106,6 +109,10 @@ class TableConfig:
 
     data: TableSettings
     fit: FitSettings = field(default_factory=FitSettings)
+
+    def boosting(self) -> Boosting:
+        """How tables are fitted, on the threads of torch."""
+        return Boosting(**dataclasses.asdict(self.fit), shift=self.data.shift or 0, threads=torch.get_num_threads())
 
     def to_dict(self) -> dict[str, Any]:
         """As TOML has it: without what is None."""
@@ -190,6 +197,8 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     table, data = opened
     if config.fit.balanced and not table.classes:
         raise DataError("fit.balanced is true, and a regression has no classes, expected false")
+    if config.data.shift and len(table.input_shape) < 2:
+        raise DataError(f"data.shift is {config.data.shift}, expected 0: {config.data.path} holds no images")
     begun = time.perf_counter()
     shape = Shape(
         max(1, len(table.classes)),
@@ -200,7 +209,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
     rows = TabularRows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
-    settings = Boosting(**dataclasses.asdict(config.fit), threads=torch.get_num_threads())
+    settings = config.boosting()
     own, held = (rows, None) if config.fit.patience is None else _hold_out(rows, config)
     model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
     model.metadata = _metadata(table, rows, config)
@@ -336,12 +345,21 @@ def guess_config(
     )
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
+    shift = _shift(table.input_shape, len(table.y)) if len(table.input_shape) > 1 else None
+    settings = dataclasses.replace(settings, shift=shift)
     n_rows = len(table.y) * (1 - settings.test)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
     stops = wanted == "regression" and n_rows >= ENOUGH
     if stops:
         return TableConfig(settings, FitSettings(n_tables=2000, patience=5, intervals=n_rows >= ENOUGH_ERRORS)), table
-    return TableConfig(settings, FitSettings(calibrate=bool(table.classes) and ENOUGH_TO_TRY <= n_rows <= SURE)), table
+    calibrate = bool(table.classes) and ENOUGH_TO_TRY <= n_rows <= SURE
+    n_tables = 1000 if shift else FitSettings.n_tables  # shifted images are more to learn
+    return TableConfig(settings, FitSettings(n_tables=n_tables, calibrate=calibrate)), table
+
+
+def _shift(shape: tuple[int, ...], n: int) -> int:
+    """By how many pixels images are best shifted: none where they are tiny, or would not fit into memory."""
+    return int(min(shape[-2:]) >= SMALLEST_SIDE and n * math.prod(shape) * len(moves(1)) <= MOST_CODES)
 
 
 def _guess_images(path: Path, skip: bool) -> ImageSettings:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
 from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Numbers, Validation, boost, score
 from lutetia.training.calibration import best_temperature, held_out
+from lutetia.training.shifts import moved, moves
 from lutetia.training.spread import fit_spread
 
 Array = np.ndarray[Any, Any]
@@ -64,6 +65,15 @@ def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE) -> 
     return fit_encoding(columns, most_codes)
 
 
+def learning_codes(encoding: Encoding, rows: TabularRows, shape: Shape, settings: Boosting) -> tuple[Array, TabularRows]:
+    """The codes uint8 [n_encoded, n] of rows to fit, and the rows that they are of: images at all places in reach of a shift."""
+    places, n = moves(settings.shift), len(rows.y)
+    codes = np.empty((len(encoding.source), len(places) * n), np.uint8)
+    for number, place in enumerate(places):
+        codes[:, number * n : (number + 1) * n] = encoding.codes(moved(rows.x, shape.input_shape, place), settings.threads)
+    return codes, TabularRows(rows.x, np.tile(rows.y, len(places)), np.tile(rows.weight, len(places)))
+
+
 def fit_tabular(
     rows: TabularRows,
     shape: Shape,
@@ -79,18 +89,19 @@ def fit_tabular(
     scale, offset = _units(rows, shape)
     own = TabularRows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)
-    codes = encoding.codes(rows.x, settings.threads)
+    codes, fitting = learning_codes(encoding, own, shape, settings)
     held = None
     if valid is not None:
         target = TabularRows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes))
-    fitted = boost(codes, encoding.tops(), own.goal(shape.n_classes), settings, valid=held, each=each)
+    tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
+    fitted = boost(codes, tops, fitting.goal(shape.n_classes), settings, valid=held, each=each)
     if settings.calibrate and shape.n_classes > 1:
         fitted.temperature = _temperature(rows, shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
     if settings.intervals and shape.n_classes == 1:
-        parts = [Validation(codes, own.goal(1)), *(() if held is None else (held,))]
-        off = fit_spread(fitted, parts, encoding.tops(), settings)
+        parts = [Validation(codes, fitting.goal(1)), *(() if held is None else (held,))]
+        off = fit_spread(fitted, parts, tops, settings)
     sizes = {} if off is None else {"spread_tables": len(off.anchors), "spread_anchors": off.anchors.shape[1]}
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors, **sizes)
     base = fitted.base * scale + offset if shape.n_classes == 1 else fitted.base
