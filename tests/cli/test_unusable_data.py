@@ -119,3 +119,39 @@ def test_many_skipped_rows_are_counted(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "c.csv").write_text("a,b\n1,\n2,\n")
     message = error(capsys, "train", tmp_path / "c.csv", "--target", "b", "--out", tmp_path / "c", *SKIP)
     assert "has no row with a target, expected at least two" in message
+
+
+def test_predictions_go_on_past_damaged_images(photos: Path, tmp_path: Path, capsys: Capture) -> None:
+    run, damaged = tmp_path / "run", [photos / "dark" / "98.jpg", photos / "light" / "99.png"]
+    assert main(["train", str(photos), "--out", str(run), *FEW, *SKIP]) == 0
+    capsys.readouterr()
+    table = tmp_path / "all.csv"
+    assert main(["predict", str(run), str(photos), "--csv", str(table)]) == 1
+    warnings = capsys.readouterr().err
+    assert all(f"warning: {each} is not an image that can be read, or is damaged: " in warnings for each in damaged)
+    assert "warning: 2 damaged images have no prediction, so the exit code is 1\n" in warnings
+    assert len(table.read_text().splitlines()) == 41
+    assert main(["predict", str(run), str(photos), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["predictions"]) == 40
+    assert [each["input"] for each in found["skipped"]] == [str(each) for each in damaged]
+    assert all("is damaged" in each["why"] for each in found["skipped"])
+    message = error(capsys, "predict", run, damaged[0])  # nothing else was asked for
+    assert message.startswith(f"error: {damaged[0]} is not an image")
+    assert main(["predict", str(run), str(damaged[1]), str(photos / "dark" / "00.png"), "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["predictions"]) == 1
+    for each in damaged:
+        each.unlink()
+    assert told(capsys, "predict", run, photos)["predictions"] == found["predictions"]
+
+
+def test_an_image_of_another_size_stops_predictions(tmp_path: Path, capsys: Capture) -> None:
+    """It is not damaged: the size that the model takes may not be the one that was meant."""
+    for number in range(8):
+        folder = tmp_path / "a" / "xy"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4), 30 * number).save(folder / f"{number}.png")
+    assert main(["train", str(tmp_path / "a"), "--out", str(tmp_path / "run"), *FEW]) == 0
+    Image.new("L", (5, 4)).save(tmp_path / "a" / "x" / "9.png")
+    capsys.readouterr()
+    assert "9.png has 4 × 5 pixels, expected 4 × 4" in error(capsys, "predict", tmp_path / "run", tmp_path / "a")

@@ -27,6 +27,8 @@ def predict(
 ) -> None:
     """Predict classes, or the next byte of a text, with probabilities.
 
+    Damaged images among others are named and left out; the exit code is then 1.
+
     For example:
 
     lutetia predict runs/digits digit.png
@@ -43,6 +45,8 @@ def predict(
     else:
         first = result["predictions"][0]["input"] if exists(Path(given[0])) and Path(given[0]).is_dir() else given[0]
         name_next("lutetia", "explain", checkpoint, *as_typed(first, None, unknown))
+    if result["skipped"]:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -30,6 +30,7 @@ from lutetia.training import (
     class_numbers,
     column_names,
     date_numbers,
+    is_damaged,
     is_number,
     numeric_columns,
     read_cells,
@@ -68,6 +69,22 @@ def load_for_inputs(checkpoint: Path, unknown: str | None) -> Any:
 def read_inputs(model: Classifier, given: Sequence[str]) -> list[NamedInputs]:
     """All named samples, file by file; for a folder, its images."""
     return [inputs for each in given for path in _files(each) for inputs in [_read(model, path)]]
+
+
+def read_usable(model: Classifier, given: Sequence[str]) -> tuple[list[NamedInputs], dict[str, DataError]]:
+    """All named samples, and by their names why damaged images are not among them; an error if nothing else is named."""
+    inputs: list[NamedInputs] = []
+    damaged: dict[str, DataError] = {}
+    for path in [path for each in given for path in _files(each)]:
+        try:
+            inputs.append(_read(model, path))
+        except DataError as error:
+            if not (Path(path).suffix.lower() in IMAGE_SUFFIXES and exists(Path(path)) and is_damaged(Path(path))):
+                raise
+            damaged[path] = error
+    if not inputs:
+        raise next(iter(damaged.values()))
+    return inputs, damaged
 
 
 def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:

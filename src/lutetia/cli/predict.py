@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from lutetia._shared.numbers import short_number
 from lutetia.cli.backend import MOST_AT_ONCE, TableWork, forward_work, kernels_for
 from lutetia.cli.guard import UsageError, stop_if_interrupted
-from lutetia.cli.inputs import NamedInputs, load_for_inputs, read_inputs, read_tokens, unknown_warnings
+from lutetia.cli.inputs import NamedInputs, load_for_inputs, read_tokens, read_usable, unknown_warnings
 from lutetia.cli.naming import class_names, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
@@ -25,6 +25,7 @@ from lutetia.training import half_widths
 
 BATCH = 1024
 SHOWN = 40  # inputs on a screen; files hold all
+SHOWN_SKIPPED = 5  # damaged images
 STDOUT = Path("-")
 
 
@@ -39,14 +40,15 @@ class PredictRequest(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The results of `predict`: the names of the outcomes, a prediction for each input, warnings, the kernels that ran, and the
-    columns of the inputs."""
+    """The results of `predict`: the names of the outcomes, a prediction for each input, warnings, the kernels that ran, the
+    columns of the inputs, and why damaged images have no prediction."""
 
     names: list[str]
     predictions: list[Prediction]
     warnings: list[str]
     backend: str
     files: list[NamedInputs]
+    skipped: dict[str, DataError]
 
 
 class Prediction(NamedTuple):
@@ -77,7 +79,7 @@ def predict(checkpoint: Path, request: PredictRequest, show: bool) -> dict[str, 
         answers = _bytes(model, given)
     else:
         raise ArgumentError(f"{checkpoint} holds a {type(model).__name__}, expected a classifier or a language model")
-    names, predictions, warnings, backend, files = answers
+    names, predictions, warnings, backend, files, skipped = answers
     if out is not None:
         _write_csv(out, names, predictions, kept_columns(files, model.metadata.get("target")) if request.keep else None)
     if show:
@@ -85,15 +87,17 @@ def predict(checkpoint: Path, request: PredictRequest, show: bool) -> dict[str, 
             print_warning(warning)
         if out != STDOUT:
             _show(names, predictions, out)
+        _show_skipped(skipped)
     listed = [
         {"input": each.input, "number": each.best()[0], "class": names[each.best()[0]], "probabilities": each.probabilities}
         for each in predictions
     ]
-    return {"kind": model.kind, "classes": names, "predictions": listed, "warnings": warnings, "backend": backend}
+    told = {"kind": model.kind, "classes": names, "predictions": listed, "warnings": warnings, "backend": backend}
+    return told | {"skipped": _skipped(skipped)}
 
 
 def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
-    files = read_inputs(model, given)
+    files, skipped = read_usable(model, given)
     predictions, warnings = [], []
     total = sum(len(each.x) for each in files)
     one = forward_work(model, 1)
@@ -108,12 +112,12 @@ def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
                 predictions += [Prediction(*each) for each in zip(file.names[begin : begin + size], chances, strict=True)]
                 progress.advance(len(x))
             warnings += range_warnings(model, as_floats(model, file.x), file.names) + unknown_warnings(model, file.columns or {})
-    return Answers(class_names(model), predictions, warnings, backend, files)
+    return Answers(class_names(model), predictions, warnings, backend, files, skipped)
 
 
 def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, Any]:
     """The predictions of a regression: one number per row."""
-    files, out = read_inputs(model, request.given), request.out
+    (files, skipped), out = read_usable(model, request.given), request.out
     title = model.metadata.get("target") or "value"
     listed: list[dict[str, Any]] = []
     with torch.no_grad():
@@ -138,7 +142,8 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
                 screen.print(f"{one_line(each['input'])}  {told}", soft_wrap=True)
             if len(listed) > SHOWN:
                 screen.print(_more(len(listed), out), soft_wrap=True, markup=False)
-    return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings}
+        _show_skipped(skipped)
+    return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings, "skipped": _skipped(skipped)}
 
 
 def _ends(value: float, width: float) -> dict[str, float]:
@@ -168,7 +173,7 @@ def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:
             stop_if_interrupted()
             scores = model(tokens[None])[0, -1]
             predictions.append(Prediction(text, scores.double().softmax(0).tolist()))
-    return Answers(names, predictions, [], backend, [])
+    return Answers(names, predictions, [], backend, [], {})
 
 
 def byte_name(token: int) -> str:
@@ -247,3 +252,17 @@ def _show(names: Sequence[str], predictions: Sequence[Prediction], out: Path | N
         screen.print(f"{one_line(each.input):<{min(width, 60)}}  {told}", soft_wrap=True)
     if len(predictions) > SHOWN:
         screen.print(_more(len(predictions), out), soft_wrap=True, markup=False)
+
+
+def _skipped(damaged: Mapping[str, DataError]) -> list[dict[str, str]]:
+    """The images without a prediction."""
+    return [{"input": path, "why": str(error)} for path, error in damaged.items()]
+
+
+def _show_skipped(damaged: Mapping[str, DataError]) -> None:
+    """Name the first damaged images, and count all of them."""
+    for error in list(damaged.values())[:SHOWN_SKIPPED]:
+        print_warning(one_line(str(error)))
+    if damaged:
+        count = "1 damaged image has" if len(damaged) == 1 else f"{len(damaged):,} damaged images have"
+        print_warning(f"{count} no prediction, so the exit code is 1")

@@ -127,14 +127,14 @@ def _or_skip(read: Callable[[], T], image: Path, skip: bool | None) -> T | None:
     try:
         return read()
     except DataError as error:
-        if skip is None or not _is_damaged(image):
+        if skip is None or not is_damaged(image):
             raise
         if not skip:
             raise DataError(f"{error}; remove it, or skip such images: --set data.skip_unusable=true") from error
         return None
 
 
-def _is_damaged(image: Path) -> bool:
+def is_damaged(image: Path) -> bool:
     """Whether an image cannot be read, of whatever size it is."""
     try:
         read_pixels(image, "L", partial(_check_size, image, None, image))
