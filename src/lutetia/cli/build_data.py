@@ -69,7 +69,7 @@ def _open_run(checkpoint: Path, data: Path | None, classes: Sequence[str] = ()) 
         try:
             if isinstance(wanted, TableConfig):
                 return open_table(wanted, folder, classes)[1]
-            return training.open_data(wanted, folder)
+            return training.open_data(wanted, folder, classes)
         except LutetiaError as error:
             why = why or str(error)
     return f"its data cannot be opened: {why} (--data FOLDER says where it is)"

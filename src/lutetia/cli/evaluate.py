@@ -100,7 +100,7 @@ def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str
 def _measure(model: Any, checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
     """How good a classifier or a language model is."""
     config = _config(checkpoint)
-    opened = _own_data(checkpoint, config, request.folder) if request.data is None else _open(model, config, request)
+    opened = _own_data(model, checkpoint, config, request.folder) if request.data is None else _open(model, config, request)
     split = _split(opened, request)
     samples = opened.splits[split]
     size, precision = (config.train.batch_size, config.train.precision) if config else (BATCH, "float32")
@@ -218,14 +218,14 @@ def _config(checkpoint: Path) -> Config | None:
     return make_config(tables, str(checkpoint)) if {"data", "train"} <= set(tables) else None
 
 
-def _own_data(checkpoint: Path, config: Config | None, folder: Path | None) -> Data:
+def _own_data(model: Model[Any], checkpoint: Path, config: Config | None, folder: Path | None) -> Data:
     if config is None:
         raise ArgumentError(
             f"{checkpoint} does not say what it was trained on: name the data, lutetia evaluate {checkpoint} DATA"
         )
     place = folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
     try:
-        return open_data(config.data, place)
+        return open_data(config.data, place, model.metadata.get("classes", ()))
     except DataError as error:
         raise DataError(f"{error}; --data names another folder for the data of the run") from error
 
@@ -242,7 +242,7 @@ def _open(model: Model[Any], config: Config | None, request: EvaluateRequest) ->
     if names.endswith((".csv", ".csv.gz")):
         return _csv(model, path, request.label if request.label is not None else config.data.label if config else None)
     if names.endswith(".npz"):
-        return open_data(DataConfig("npz", path=str(path)), Path())
+        return open_data(DataConfig("npz", path=str(path)), Path(), model.metadata.get("classes", ()))
     raise DataError(f"{path} ends in {path.suffix or 'no suffix'}, expected a .csv or .npz file with classes")
 
 

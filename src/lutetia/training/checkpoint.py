@@ -31,7 +31,7 @@ from torch import Tensor
 from lutetia._shared import folders
 from lutetia.errors import DataError
 from lutetia.files import read_json, read_text, remove
-from lutetia.models import MANIFEST_FORMAT, verify
+from lutetia.models import MANIFEST_FORMAT, METADATA_FILE, verify
 
 STATE = "state.json"
 NAME = re.compile(r"step-(\d{6,})")
@@ -136,6 +136,17 @@ def read_state(path: Path) -> dict[str, Any]:
     file = path / STATE
     state = read_json(file, "the state of a run") if os.path.lexists(file) else {}
     return state if isinstance(state, dict) else {}
+
+
+def classes_in(folder: Path) -> list[str]:
+    """The classes of the newest checkpoint in a folder that names them, in their order."""
+    for step in reversed(steps_in(folder)):
+        file = folder / name_of(step) / METADATA_FILE
+        with suppress(DataError):
+            known = read_json(file, "the metadata of a model") if file.is_file() else {}
+            if isinstance(known, dict) and isinstance(classes := known.get("classes"), list):
+                return [str(name) for name in classes]
+    return []
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, Content] | None:

@@ -33,7 +33,6 @@ THINGS = NUMBERED | {
     "client", "customer", "device", "employee", "household", "item", "member", "passenger", "patient", "person", "primary",
     "product", "sample", "session", "student", "subject", "transaction", "user", "vehicle",
 }  # fmt: skip
-PARTS = re.compile(r"([^0-9]*)([0-9]*)")  # of a name: what stands before each number
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 IDENTIFIES = "an identifier, with another number in each row"
 AS_ASKED = "as data.leave_out says"
@@ -122,15 +121,6 @@ def unknown_categories(values: Sequence[Any], known: Sequence[str]) -> list[str]
     find = in_any_case(known)
     texts = (text_of(value) for value in values if not is_missing(value))
     return [text for text in texts if find(text) is None]
-
-
-def class_order(name: str) -> tuple[Any, ...]:
-    """The key by which names of classes are sorted: numbers first, and numbers inside names as numbers, so that "type 2" comes
-    before "type 10"."""
-    number = float(name) if is_number(name) else None
-    # Digits by their count and then as text: names may have thousands of them.
-    parts = [(text, len(digits.lstrip("0")), digits.lstrip("0")) for text, digits in PARTS.findall(name)]
-    return (number is None, number or 0.0, parts, name)
 
 
 def row_name(row: int, lines: Sequence[int] | None) -> str:

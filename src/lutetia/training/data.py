@@ -16,7 +16,7 @@ from lutetia.errors import ArgumentError, DataError, require
 from lutetia.training import config as settings
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array, map_bytes, read_idx
-from lutetia.training.tables import read_csv
+from lutetia.training.tables import class_order, read_csv
 
 CLASS_NAMES = ("classes", "class_names", "target_names")  # keys of an npz file, as the next line
 FEATURE_NAMES = ("features", "feature_names")
@@ -75,17 +75,30 @@ class Data:
         return max(largest, len(self.names.classes))
 
 
-def open_data(wanted: settings.DataConfig, folder: str | Path) -> Data:
-    """Open what [data] asks for; its paths are relative to `folder`."""
+def open_data(wanted: settings.DataConfig, folder: str | Path, classes: Sequence[str] = ()) -> Data:
+    """Open what [data] asks for; its paths are relative to `folder`. `classes` are those of a model, in its order."""
     folder = Path(folder)
     if wanted.kind in ("bytes", "stdlib"):
         text = map_bytes(folder / str(wanted.path)) if wanted.kind == "bytes" else standard_library()
         texts = {name: Text(text[a:b]) for name, (a, b) in _cuts(len(text), wanted).items()}
         return Data(texts, fingerprint([text]), folder=folder)
     parts, names = _samples(wanted, folder)
+    if names.classes and classes:
+        numbers = numbers_among(names.classes, classes, folder / str(wanted.path))
+        parts = {name: Samples(part.x, numbers[part.y]) for name, part in parts.items()}
+        names = names._replace(classes=classes)
     for name, part in parts.items():
         _check_samples(name, part, wanted, names)
     return Data(parts, fingerprint([array for part in parts.values() for array in (part.x, part.y)]), names, folder)
+
+
+def numbers_among(own: Sequence[str], classes: Sequence[str], path: Path) -> Array:
+    """The number of each of the own classes of some data among those of a model, which may be older than `class_order`."""
+    order = {name: number for number, name in enumerate(classes)}
+    strange = [name for name in own if name not in order]
+    if strange:
+        raise DataError(f"{path} has the class {strange[0]!r}, which the model was not trained on")
+    return np.array([order[name] for name in own], np.int64)
 
 
 def fingerprint(arrays: list[Array]) -> str:
@@ -181,7 +194,7 @@ def _numbered(arrays: dict[str, Array], names: Names, path: Path) -> tuple[dict[
     if not keys:
         return arrays, names
     words = {key: _strings(arrays, [key], path) for key in keys}
-    classes = list(names.classes) or sorted(set().union(*words.values()))
+    classes = list(names.classes) or sorted(set().union(*words.values()), key=class_order)
     order = {name: number for number, name in enumerate(classes)}
     for key, each in words.items():
         unknown = next((name for name in each if name not in order), None)

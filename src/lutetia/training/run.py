@@ -48,7 +48,7 @@ def train(
     name = "config" if isinstance(config, Config) else str(config)
     settings = config if isinstance(config, Config) else read_config(config, overrides)
     place = Path(data) if data is not None else (Path() if isinstance(config, Config) else Path(config).parent)
-    opened = open_data(settings.data, place)
+    opened = open_data(settings.data, place, checkpoint.classes_in(RunFolder(Path(out)).checkpoints) if resume else ())
     seed_all(settings.train.seed)  # before the model, which may be drawn from torch's own generator
     model = build_model(settings.model, name)
     settings = dataclasses.replace(settings, model=table_of(model))

@@ -21,7 +21,6 @@ from lutetia.training.columns import (
     MOST_CLASSES,
     SHOWN,
     Column,
-    class_order,
     is_missing,
     missing_words,
     number_of,
@@ -34,7 +33,7 @@ from lutetia.training.columns import (
 from lutetia.training.date_columns import DateColumn, DatesFound, constant_dates, dated, dates_text, find_dates, have_times
 from lutetia.training.formats import Array, check_expansion
 from lutetia.training.images import ImageSettings, labelled_images, read_images
-from lutetia.training.tables import LARGEST, read_cells
+from lutetia.training.tables import LARGEST, class_order, read_cells
 from lutetia.training.units import find_unit, without_unit
 
 UNNAMED = "column "  # and its number

@@ -27,7 +27,7 @@ from lutetia.models import UNKNOWN, Tabular, save
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.class_counts import class_report
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
-from lutetia.training.data import Data, Names, Samples, fingerprint
+from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_among
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, labelled_images
 from lutetia.training.intervals import error_bound, half_widths, interval_bounds
@@ -147,7 +147,8 @@ def open_table(
     wanted = config.data
     file = read_table_file(path, wanted.images, wanted.skip_unusable) if file is None else file
     table = make_table(file, wanted.target, wanted.task, wanted.reading)
-    table = _numbered_as(table, classes, path) if classes and table.classes else table
+    if classes and table.classes:
+        table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
     held = int(len(order) * config.data.test)
     parts = _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
@@ -155,16 +156,6 @@ def open_table(
     splits = {name: Samples(x[rows], table.y[rows]) for name, rows in parts.items() if len(rows)}
     names = Names(table.classes, table.features)
     return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
-
-
-def _numbered_as(table: LearningTable, classes: Sequence[str], path: Path) -> LearningTable:
-    """The table with its classes numbered as a model does, which may be older than the order of `class_order`."""
-    order = {name: number for number, name in enumerate(classes)}
-    strange = [name for name in table.classes if name not in order]
-    if strange:
-        raise DataError(f"{path} has the class {strange[0]!r}, which the model was not trained on")
-    numbers = np.array([order[name] for name in table.classes], np.int64)
-    return dataclasses.replace(table, y=numbers[table.y], classes=list(classes))
 
 
 def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[str, Array]:

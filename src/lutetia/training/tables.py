@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from lutetia.training.formats import Array, read_whole
 
 DELIMITERS = (",", ";", "\t")
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
+PARTS = re.compile(r"([^0-9]*)([0-9]*)")  # of a name: what stands before each number
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -127,12 +128,21 @@ def read_csv(path: Path, label: str | int | None = None) -> LabelledRows:
     cells = read_cells(path, label)
     column = label_column(cells, label)
     words = class_names(cells, column)
-    names = sorted(set(words), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0, name))
+    names = sorted(set(words), key=class_order)
     order = {name: number for number, name in enumerate(names)}
     others = [at for at in range(cells.width) if at != column]
     features = [] if cells.header is None else [cells.header[at] or f"column {at}" for at in others]
     x = numbers(cells, others, may_be_label=label is None)
     return LabelledRows(x, np.array([order[word] for word in words], np.int64), names, features)
+
+
+def class_order(name: str) -> tuple[Any, ...]:
+    """The key by which names of classes are sorted: numbers first, and numbers inside names as numbers, so that "type 2" comes
+    before "type 10"."""
+    number = float(name) if is_number(name) else None
+    # Digits by their count and then as text: names may have thousands of them.
+    parts = [(text, len(digits.lstrip("0")), digits.lstrip("0")) for text, digits in PARTS.findall(name)]
+    return (number is None, number or 0.0, parts, name)
 
 
 def label_column(cells: Cells, label: str | int | None) -> int:
