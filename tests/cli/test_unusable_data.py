@@ -155,3 +155,25 @@ def test_an_image_of_another_size_stops_predictions(tmp_path: Path, capsys: Capt
     Image.new("L", (5, 4)).save(tmp_path / "a" / "x" / "9.png")
     capsys.readouterr()
     assert "9.png has 4 × 5 pixels, expected 4 × 4" in error(capsys, "predict", tmp_path / "run", tmp_path / "a")
+
+
+def test_hidden_files_are_no_images_and_empty_folders_are_named(tmp_path: Path, capsys: Capture) -> None:
+    photos, run = tmp_path / "a", tmp_path / "run"
+    for number in range(8):
+        folder = photos / ("chat noir", "größer")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4), 30 * number).save(folder / f"bild {number} é.png")
+        (folder / f"._bild {number} é.png").write_text("left by another system")
+    for name in (".git", "empty"):
+        (photos / name).mkdir()
+    Image.new("L", (9, 9)).save(photos / ".git" / "0.png")
+    assert main(["train", str(photos), "--out", str(run), *FEW]) == 0
+    screen = capsys.readouterr().out
+    assert "2 classes: 7 rows to fit, 1 row to test\n" in screen
+    assert "  empty  left out: a folder without images\n" in screen
+    assert "leave_out = []\n" in (run / "config.toml").read_text()
+    assert len(told(capsys, "predict", run, photos)["predictions"]) == 8
+    assert len(told(capsys, "predict", run, photos / "größer")["predictions"]) == 4
+    assert told(capsys, "train", run / "config.toml")["left_out"] == {"empty": "a folder without images"}
+    assert f"; {photos} does: name that one\n" in error(capsys, "train", tmp_path)
+    assert "; 4 images lie directly in it: each class needs a folder" in error(capsys, "train", photos / "größer")

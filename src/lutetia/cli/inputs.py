@@ -30,8 +30,10 @@ from lutetia.training import (
     class_numbers,
     column_names,
     date_numbers,
+    images_in,
     is_damaged,
     is_number,
+    labelled_images,
     numeric_columns,
     read_cells,
     read_npy,
@@ -205,10 +207,7 @@ def _files(given: str) -> list[str]:
     path = Path(given)
     if not (exists(path) and path.is_dir()):
         return [given]
-    inside = list(path.iterdir())
-    if not any(each.suffix.lower() in IMAGE_SUFFIXES for each in inside):
-        inside = [image for each in inside if each.is_dir() for image in each.iterdir()]
-    images = sorted(str(each) for each in inside if each.suffix.lower() in IMAGE_SUFFIXES)
+    images = sorted(map(str, images_in(path) or [image for image, _ in labelled_images(path)]))
     if not images:
         raise DataError(f"{path} is a folder without images, expected {KINDS}, or a folder of images, or of folders of images")
     return images

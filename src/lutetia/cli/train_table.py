@@ -116,7 +116,8 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     """Show the types of the columns before the fit, and how to choose another target if this one was guessed."""
     table, data = opened
     types, screen = table.types, console()
-    count = ", ".join(f"{len(part)} rows to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
+    counts = {"fit" if name == "train" else name: len(part) for name, part in data.splits.items()}
+    count = ", ".join(f"{n} row{'' if n == 1 else 's'} to {use}" for use, n in counts.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
     target = f" of {one_line(config.data.target)}" if config.data.target else ""
     target += ", the last column (--target names another)" if target and guessed else ""

@@ -99,8 +99,25 @@ def _in_8_bits(pillow: Any, path: Path, image: Any) -> Any:
 
 def labelled_images(path: Path) -> list[tuple[Path, str]]:
     """The images of a folder of folders, each with the name of its class, which is that of its folder."""
-    folders = sorted(each for each in path.iterdir() if each.is_dir())
-    return [(image, folder.name) for folder in folders for image in sorted(folder.iterdir()) if image.suffix.lower() in IMAGES]
+    return [(image, folder.name) for folder in class_folders(path) for image in images_in(folder)]
+
+
+def class_folders(path: Path) -> list[Path]:
+    """The folders in a folder, sorted by name, without hidden ones."""
+    return sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The images in a folder, sorted by name, without hidden files, which some systems leave beside them."""
+    return sorted(each for each in folder.iterdir() if each.suffix.lower() in IMAGES and not each.name.startswith("."))
+
+
+def where_images_lie(path: Path) -> str:
+    """A hint for a folder without folders of images: where images are instead, or nothing."""
+    if count := len(images_in(path)):
+        return f"; {count:,} image{' lies' if count == 1 else 's lie'} directly in it: each class needs a folder of its own"
+    deeper = next((each for each in class_folders(path) if labelled_images(each)), None)
+    return "" if deeper is None else f"; {deeper} does: name that one"
 
 
 def read_images(images: Sequence[Path], settings: ImageSettings, skip: bool | None = None) -> tuple[Array, list[Path]]:

@@ -32,7 +32,14 @@ from lutetia.training.columns import (
 )
 from lutetia.training.date_columns import DateColumn, DatesFound, constant_dates, dated, dates_text, find_dates, have_times
 from lutetia.training.formats import Array, check_expansion
-from lutetia.training.images import ImageSettings, labelled_images, read_images
+from lutetia.training.images import (
+    ImageSettings,
+    class_folders,
+    images_in,
+    labelled_images,
+    read_images,
+    where_images_lie,
+)
 from lutetia.training.tables import LARGEST, class_order, read_cells
 from lutetia.training.units import find_unit, without_unit
 
@@ -47,7 +54,8 @@ AS_THEY_ARE = ImageSettings()
 class TableFile:
     """What a file holds: columns of values by name, None for what is missing; or x [n, ...], and the targets of the rows.
 
-    `skipped` names the rows, or the images, that were to be skipped because nothing can be learned from them.
+    `skipped` names the rows, or the images, that were to be skipped because nothing can be learned from them, `left_out` the
+    folders without images.
     """
 
     path: Path
@@ -56,6 +64,7 @@ class TableFile:
     target: list[Any] | None = None
     lines: list[int] | None = None  # of a text: where each row is
     skipped: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +72,7 @@ class LearningTable:
     """Numbers to learn from: x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n].
 
     `categories` are the values that the numbers of a column stand for, `dates` says how those of a column of dates are written,
-    whose numbers are seconds; `left_out` are the columns that are not used, and why, `skipped` the rows, or the images.
+    whose numbers are seconds; `left_out` are the columns or folders that are not used, and why, `skipped` the rows, or the images.
     """
 
     x: Array
@@ -169,7 +178,7 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         assert file.x is not None
         x = file.x.astype(np.float64)
         names = [f"x{number}" for number in range(math.prod(x.shape[1:]))] if x.ndim == 2 else []
-        return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, {}, tuple(x.shape[1:]), file.skipped)
+        return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, file.left_out, tuple(x.shape[1:]), file.skipped)
     name = find_target(file, target)
     _check_listed(file, wanted)
     found = find_dates(_columns(file, wanted, (name, *wanted.categorical)), wanted.dates, wanted.day_first, file.lines)
@@ -388,8 +397,9 @@ def _images(path: Path, settings: ImageSettings, skip: bool | None) -> TableFile
     """A folder of folders, each named after the class of its images."""
     files = labelled_images(path)
     if not files:
-        raise DataError(f"{path} holds no folders with images, expected {KINDS}")
+        raise DataError(f"{path} holds no folders with images, expected {KINDS}{where_images_lie(path)}")
     x, skipped = read_images([image for image, _ in files], settings, skip)
     damaged = set(skipped)
     targets = [name for image, name in files if image not in damaged]
-    return TableFile(path, {}, x, targets, skipped=[str(image) for image in skipped])
+    empty = {folder.name: "a folder without images" for folder in class_folders(path) if not images_in(folder)}
+    return TableFile(path, {}, x, targets, skipped=[str(image) for image in skipped], left_out=empty)

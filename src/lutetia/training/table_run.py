@@ -331,9 +331,8 @@ def guess_config(
     table = make_table(file, name, task, Reading((), counting, words, None, day_first, skip))
     wanted = task or ("classification" if table.classes else "regression")
     dates = [table.features[number] for number in table.dates] or None
-    settings = TableSettings(
-        str(path), name, wanted, [], list(table.left_out), dates, day_first, missing=words, skip_unusable=skip
-    )
+    columns = [column for column in table.left_out if column in file.columns]
+    settings = TableSettings(str(path), name, wanted, [], columns, dates, day_first, missing=words, skip_unusable=skip)
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
     shift = _shift(table.input_shape, len(table.y)) if len(table.input_shape) > 1 else None
