@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,37 @@ def test_a_size_is_refused_before_pixels_are_decoded(tmp_path: Path) -> None:
 
     with pytest.raises(Exception, match=r"\(50, 40\)"):
         read_pixels(tmp_path / "cut.png", "L", refuse)
+
+
+def test_arrays_with_colours_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They train, predict and evaluate as the same images with colours first."""
+    from lutetia.cli import main
+    from lutetia.models import load
+
+    random = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    first = random.integers(0, 255, (40, 3, 8, 9)).astype(np.uint8)
+    first[y == 1, 0] //= 3
+    np.savez(tmp_path / "first.npz", x=first, y=y)
+    np.savez(tmp_path / "last.npz", x=np.moveaxis(first, 1, -1), y=y)
+    found = {}
+    for name in ("first", "last"):
+        run = tmp_path / f"run {name}"
+        assert main(["train", str(tmp_path / f"{name}.npz"), "--out", str(run), "--set", "fit.n_tables=3"]) == 0
+        assert load(run).config.input_shape == (3, 8, 9)
+        assert ("colour_last = true" in (run / "config.toml").read_text()) == (name == "last")
+        capsys.readouterr()
+        for data in ("first", "last"):
+            path = str(tmp_path / f"{data}.npz")
+            assert main(["predict", str(run), path, "--json"]) == 0
+            predictions = json.loads(capsys.readouterr().out)["predictions"]
+            assert main(["evaluate", str(run), path, "--json"]) == 0
+            accuracy = json.loads(capsys.readouterr().out)["accuracy"]
+            found[name, data] = [each["probabilities"] for each in predictions], accuracy
+        assert main(["evaluate", str(run), "--json"]) == 0
+        found[name, "own"] = json.loads(capsys.readouterr().out)["accuracy"]
+    assert found["first", "first"] == found["first", "last"] == found["last", "first"] == found["last", "last"]
+    assert found["first", "own"] == found["last", "own"]
+    np.savez(tmp_path / "grey.npz", x=first[:, 0], y=y)
+    assert main(["train", str(tmp_path / "grey.npz"), "--out", str(tmp_path / "grey"), "--set", "data.colour_last=true"]) == 1
+    assert "grey.npz holds x [40, 8, 9], expected x [n, height, width, channels]" in capsys.readouterr().err

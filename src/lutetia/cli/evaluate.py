@@ -40,6 +40,7 @@ from lutetia.training import (
     batches_in_order,
     class_numbers,
     class_report,
+    colours_first,
     column_importance,
     context_of,
     evaluation_sums,
@@ -165,10 +166,11 @@ def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[Array, A
     """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names; and these."""
     file, shape = read_table_file(path, image_settings(model)), tuple(model.config.input_shape)
     if file.x is not None:
-        if file.x.shape[1:] != shape:
-            sizes = (" × ".join(map(str, each)) for each in (file.x.shape[1:], shape))
+        x = colours_first(file.x, shape)
+        if x.shape[1:] != shape:
+            sizes = (" × ".join(map(str, each)) for each in (x.shape[1:], shape))
             raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
-        return file.x, _targets(model, file.target or [], str(path)), {}
+        return x, _targets(model, file.target or [], str(path)), {}
     target = find_target(file, label if label is not None or len(file.columns) == 1 else model.metadata.get("target"))
     return named_rows(model, file), _targets(model, file.columns[target], f"{path}, column {target!r}"), file.columns
 

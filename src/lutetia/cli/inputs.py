@@ -28,6 +28,7 @@ from lutetia.training import (
     check_expansion,
     check_file,
     class_numbers,
+    colours_first,
     column_names,
     date_numbers,
     images_in,
@@ -362,7 +363,7 @@ def _fit(values: np.ndarray, shape: tuple[int, ...], where: str) -> Tensor:
 
 def _fit_rows(values: np.ndarray, shape: tuple[int, ...], where: str) -> Tensor:
     """One sample or several, [n, ...], as [n, *shape]."""
-    size = math.prod(shape)
+    size, values = math.prod(shape), colours_first(values, shape)
     if values.ndim > 1 and len(values) and values.size == len(values) * size:
         return torch.from_numpy(np.ascontiguousarray(values)).reshape(-1, *shape)
     return _fit(values, shape, where)[None]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lutetia.training.fitting import fit
     from lutetia.training.formats import check_expansion, check_file, read_idx
     from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
-    from lutetia.training.images import ImageSettings, images_in, is_damaged, labelled_images, read_pixels
+    from lutetia.training.images import ImageSettings, colours_first, images_in, is_damaged, labelled_images, read_pixels
     from lutetia.training.importance import column_importance
     from lutetia.training.intervals import half_widths, interval_bounds
     from lutetia.training.progress import Live, Silent
@@ -99,7 +99,7 @@ __getattr__, __dir__ = lazy_door(
         "evaluate": "evaluation_sums",
         "fitting": "fit",
         "formats": "check_expansion check_file read_idx",
-        "images": "IMAGE_SUFFIXES=IMAGES ImageSettings images_in is_damaged labelled_images read_pixels",
+        "images": "IMAGE_SUFFIXES=IMAGES ImageSettings colours_first images_in is_damaged labelled_images read_pixels",
         "importance": "column_importance",
         "intervals": "half_widths interval_bounds",
         "progress": "Live Silent duration_text=clock",

@@ -20,6 +20,7 @@ LONGEST_SIDE = 32  # pixels of images of several sizes, which are made alike
 LOOKED_AT = 64  # images that show whether there are colours
 COLOURED = 16  # levels between the channels of a pixel, more than JPEG makes of a grey one
 SOME_PIXELS = 0.01  # of an image, at least, that are coloured in one with colours
+CHANNELS = (1, 3)  # grey, or red, green and blue
 ORIENTATION = 0x0112  # the EXIF tag that says how a camera was held, from 1, upright
 # How an image is put upright, by that tag; from 5 on its sides change places.
 TURNS = {
@@ -92,6 +93,18 @@ def _in_8_bits(pillow: Any, path: Path, image: Any) -> Any:
         clear = image.convert("RGBA")
         return pillow.alpha_composite(pillow.new("RGBA", clear.size, "white"), clear)
     return image
+
+
+def has_colours_last(shape: tuple[int, ...]) -> bool:
+    """Whether arrays of a shape [n, ...] look like images [n, height, width, channels]."""
+    return len(shape) == 4 and shape[-1] in CHANNELS and shape[1] not in CHANNELS
+
+
+def colours_first(x: Array, shape: tuple[int, ...]) -> Array:
+    """Samples x [n, ...] in the shape of a model: images [n, height, width, channels] as [n, channels, height, width], if that is
+    its shape."""
+    is_last = x.ndim == 4 and x.shape[1:] != shape == (x.shape[3], *x.shape[1:3])
+    return np.moveaxis(x, -1, 1).copy() if is_last else x
 
 
 # ---- folders of folders ----------------------------------------------------------------------------------------------

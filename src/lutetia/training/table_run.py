@@ -29,7 +29,7 @@ from lutetia.training.class_counts import class_report
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_among
 from lutetia.training.folder import RunFolder
-from lutetia.training.images import ImageSettings, guess_images, labelled_images
+from lutetia.training.images import ImageSettings, guess_images, has_colours_last, labelled_images
 from lutetia.training.intervals import error_bound, half_widths, interval_bounds
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.shifts import moves
@@ -68,6 +68,7 @@ class TableSettings:
     day_first: bool | None = None  # whether 02/03/2024 is the second of March, where no date of the file says so
     size: tuple[int, int] | None = option(None, low=1, high=4096)  # height and width to which images are resized
     colour: bool | None = None  # of images: whether they keep their colours
+    colour_last: bool | None = None  # of arrays of images: whether they are [n, height, width, channels]
     unknown: str | None = option(None, choices=UNKNOWN)  # what categories are that the fit has not seen: an error, or missing
     missing: list[str] = field(default_factory=list)  # words that stand for no value, besides NA, null, ?, ..
     shift: int | None = option(None, low=0, high=3)  # of images: pixels by which they are moved, at most, in the fit
@@ -146,6 +147,7 @@ def open_table(
     path = folder / config.data.path
     wanted = config.data
     file = read_table_file(path, wanted.images, wanted.skip_unusable) if file is None else file
+    file = _colours_first(file) if wanted.colour_last else file
     table = make_table(file, wanted.target, wanted.task, wanted.reading)
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
@@ -156,6 +158,14 @@ def open_table(
     splits = {name: Samples(x[rows], table.y[rows]) for name, rows in parts.items() if len(rows)}
     names = Names(table.classes, table.features)
     return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
+
+
+def _colours_first(file: TableFile) -> TableFile:
+    """Arrays of images [n, height, width, channels] as [n, channels, height, width]."""
+    if file.x is None or file.x.ndim != 4:
+        found = "columns" if file.x is None else f"x {list(file.x.shape)}"
+        raise DataError(f"data.colour_last is true and {file.path} holds {found}, expected x [n, height, width, channels]")
+    return dataclasses.replace(file, x=np.moveaxis(file.x, -1, 1))
 
 
 def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[str, Array]:
@@ -323,6 +333,8 @@ def guess_config(
     that was read is not read again. `day_first` is for dates that do not say so themselves."""
     images = _guess_images(path, skip)
     file = read_table_file(path, images, skip) if file is None else file
+    is_last = file.x is not None and has_colours_last(file.x.shape)
+    file = _colours_first(file) if is_last else file
     name = None if file.x is not None else find_target(file, target)
     others = {column: values for column, values in file.columns.items() if column != name}
     counting = [column for column, values in others.items() if numbers_rows(values) or identifies_rows(column, values)]
@@ -335,6 +347,8 @@ def guess_config(
     settings = TableSettings(str(path), name, wanted, [], columns, dates, day_first, missing=words, skip_unusable=skip)
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
+    if is_last:
+        settings = dataclasses.replace(settings, colour_last=True)
     shift = _shift(table.input_shape, len(table.y)) if len(table.input_shape) > 1 else None
     settings = dataclasses.replace(settings, shift=shift)
     n_rows = len(table.y) * (1 - settings.test)
