@@ -534,7 +534,7 @@ def test_tables_that_are_kept_are_fitted_again(
     monkeypatch.setattr(build, "CHECK", ())
     run = tmp_path / "run"
     settings = [f"--set=fit.{each}" for each in ("n_tables=200", "n_anchors=3", "rate=0.03")]
-    told(capsys, "train", folder / "digits", "--out", run, *settings, "--set=data.test=0")
+    told(capsys, "train", folder / "digits", "--out", run, *settings, "--set=data.test=0", "--set=data.shift=0")
     built = told(capsys, "build", run, "--out", tmp_path / "circuit", "--tables", 3)
     cut, kept = built["boosted_tables"]["cut"], built["accuracy"]
     assert cut["float_accuracy"] == kept["float_accuracy"]  # that of the whole model
@@ -603,7 +603,7 @@ def test_photos_of_several_sizes_in_colour(tmp_path: Path, capsys: Capture) -> N
         Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
     run = tmp_path / "run"
     assert main(["train", str(tmp_path / "photos"), "--out", str(run), "--set", "fit.n_tables=20"]) == 0
-    assert " pixels, in colour (data.size and data.colour in the config)" in capsys.readouterr().out
+    assert " pixels, in colour, fitted also when shifted by 1 pixel (data.size, data.colour and data.shift in the config)" in capsys.readouterr().out
     assert tomllib.loads((run / "config.toml").read_text())["data"]["colour"] is True
     assert told(capsys, "evaluate", run)["accuracy"] == 1.0
     assert told(capsys, "evaluate", run, tmp_path / "photos")["samples"] == 60
