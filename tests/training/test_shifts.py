@@ -11,7 +11,7 @@ import pytest
 from lutetia.cli.build_data import fit_settings
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import load
-from lutetia.training.boosting import Boosting
+from lutetia.training.boosting import Boosting, Classes
 from lutetia.training.shifts import moved, moves
 from lutetia.training.table_refit import refit_tables
 from lutetia.training.table_run import TableConfig, TableSettings, guess_config, make_table_config, train_table
@@ -50,11 +50,12 @@ def dots(moved_by: int = 0) -> TabularRows:
 def test_codes_to_fit_are_those_of_every_moved_image() -> None:
     shape, rows = Shape(2, (0,) * 81, (9, 9)), dots()
     encoding = encode_rows(rows, shape)
-    codes, fitting = learning_codes(encoding, rows, shape, replace(FEW, shift=1))
+    codes, goal = learning_codes(encoding, rows, shape, replace(FEW, shift=1))
     wanted = [encoding.codes(moved(rows.x, (9, 9), move)) for move in moves(1)]
     np.testing.assert_array_equal(codes, np.concatenate(wanted, 1))
-    np.testing.assert_array_equal(fitting.y, [*rows.y] * 5)
-    assert fitting.weight.shape == (300,)
+    assert isinstance(goal, Classes)
+    np.testing.assert_array_equal(goal.y, [*rows.y] * 5)
+    assert goal.weight.shape == (300,)
 
 
 def test_shifted_images_teach_what_a_shift_leaves_alone() -> None:

@@ -47,10 +47,10 @@ def refit_tables(model: Tabular, rows: TabularRows, n_tables: int, rounds: int, 
     if settings.balanced and not model.is_regression:
         rows = rows.balanced(model.config.n_classes)
     flat = TabularRows(rows.x.reshape(len(rows.y), -1), rows.y, rows.weight)
-    codes, fitting = learning_codes(model.encoding, flat, _shape(model), settings)
+    codes, goal = learning_codes(model.encoding, flat, _shape(model), settings)
     kept = model.first(n_tables)
     anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
-    weight = refit(codes, fitting.goal(model.config.n_classes), anchors, weight, rounds, settings)
+    weight = refit(codes, goal, anchors, weight, rounds, settings)
     kept.set_tables(kept.tables.anchors, torch.from_numpy(weight.astype(np.float32)))
     return kept
 

@@ -27,11 +27,12 @@ class TabularRows:
     y: Array
     weight: Array
 
-    def goal(self, n_classes: int) -> Goal:
-        """What tables are fitted to; one class stands for a regression."""
+    def goal(self, n_classes: int, times: int = 1) -> Goal:
+        """What tables are fitted to, all samples `times` times; one class stands for a regression."""
+        y, weight = np.tile(self.y, times), np.tile(self.weight, times)
         if n_classes == 1:
-            return Numbers(self.y.astype(np.float64), self.weight)
-        return Classes(self.y.astype(np.int64), n_classes, self.weight)
+            return Numbers(y.astype(np.float64), weight)
+        return Classes(y.astype(np.int64), n_classes, weight)
 
     def balanced(self, n_classes: int) -> TabularRows:
         """The same samples, with weights that make classes count alike."""
@@ -65,13 +66,13 @@ def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE) -> 
     return fit_encoding(columns, most_codes)
 
 
-def learning_codes(encoding: Encoding, rows: TabularRows, shape: Shape, settings: Boosting) -> tuple[Array, TabularRows]:
-    """The codes uint8 [n_encoded, n] of rows to fit, and the rows that they are of: images at all places in reach of a shift."""
+def learning_codes(encoding: Encoding, rows: TabularRows, shape: Shape, settings: Boosting) -> tuple[Array, Goal]:
+    """The codes uint8 [n_encoded, n] of rows to fit, images at all places in reach of a shift, and what they are fitted to."""
     places, n = moves(settings.shift), len(rows.y)
     codes = np.empty((len(encoding.source), len(places) * n), np.uint8)
     for number, place in enumerate(places):
         codes[:, number * n : (number + 1) * n] = encoding.codes(moved(rows.x, shape.input_shape, place), settings.threads)
-    return codes, TabularRows(rows.x, np.tile(rows.y, len(places)), np.tile(rows.weight, len(places)))
+    return codes, rows.goal(shape.n_classes, len(places))
 
 
 def fit_tabular(
@@ -89,13 +90,13 @@ def fit_tabular(
     scale, offset = _units(rows, shape)
     own = TabularRows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)
-    codes, fitting = learning_codes(encoding, own, shape, settings)
+    codes, goal = learning_codes(encoding, own, shape, settings)
     held = None
     if valid is not None:
         target = TabularRows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
-    fitted = boost(codes, tops, fitting.goal(shape.n_classes), settings, valid=held, each=each)
+    fitted = boost(codes, tops, goal, settings, valid=held, each=each)
     if settings.calibrate and shape.n_classes > 1:
         fitted.temperature = _temperature(rows, shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
