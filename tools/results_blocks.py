@@ -29,7 +29,6 @@ def summary(results: Results) -> str:
         ),
         *decode_rows(results["decode_attention"]),
         boosting_row(results["tabular"]),
-        images_row(results["images"]),
         *learned_rows(results),
     ]
     return "\n".join(lines)
@@ -44,15 +43,6 @@ def boosting_row(result: Result) -> str:
     }
     others = ", ".join(f"{name} {means[name]}" for name in ("HistGradientBoosting", "LightGBM", "XGBoost"))
     return f"| tables of data, eight sets, five folds, default settings: mean accuracy | {means['Lutetia']} | {others} |"
-
-
-def images_row(result: Result) -> str:
-    """Accuracy on all of MNIST."""
-    found = {row["method"]: f"{row['accuracy']:.2f}%" for row in rows_of(result, "sets") if row["set"] == "MNIST"}
-    others = ", ".join(f"{name} {found[name]}" for name in ("HistGradientBoosting", "LightGBM", "RandomForest", "SVM"))
-    return (
-        f"| MNIST, `lutetia train` and nothing else, minutes on two CPU cores | {found['Lutetia']} | default settings: {others} |"
-    )
 
 
 def faster(rows: list[Row]) -> str:

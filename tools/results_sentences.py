@@ -192,16 +192,6 @@ def tabular_sentence(result: Result) -> str:
     )
 
 
-def images_sentence(result: Result) -> str:
-    """What was fitted, how the seconds were taken, and which claims do not hold."""
-    missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
-    return (
-        "Ours is what `lutetia train` fits: each image also shifted by a pixel. The others, and ours unshifted, see images as "
-        "they are. MNIST: its 10,000 test images; digits and shapes: a quarter; photos: strips of them. Seconds of a fit and of "
-        f"all predictions are rough: other programs ran on the same cores.{missed}"
-    )
-
-
 OPERATIONS = {  # what stops a model, or cuts its input off, by the beginning of its name
     "LightGlue": "`detach` of its descriptors, and `nonzero` for its keypoints",
     "Mimi": "`argmin` of codes",
