@@ -72,7 +72,7 @@ class LearningTable:
     """Numbers to learn from: x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n].
 
     `categories` are the values that the numbers of a column stand for, `dates` says how those of a column of dates are written,
-    whose numbers are seconds; `left_out` are the columns or folders that are not used, and why, `skipped` the rows, or the images.
+    whose numbers are seconds; `left_out` are the columns or folders that are not used, and why, `skipped` the rows or images.
     """
 
     x: Array

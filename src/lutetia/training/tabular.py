@@ -101,7 +101,7 @@ def fit_tabular(
         fitted.temperature = _temperature(rows, shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
     if settings.intervals and shape.n_classes == 1:
-        parts = [Validation(codes, fitting.goal(1)), *(() if held is None else (held,))]
+        parts = [Validation(codes, goal), *(() if held is None else (held,))]
         off = fit_spread(fitted, parts, tops, settings)
     sizes = {} if off is None else {"spread_tables": len(off.anchors), "spread_anchors": off.anchors.shape[1]}
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors, **sizes)
