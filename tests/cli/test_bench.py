@@ -194,6 +194,7 @@ SHARED = {
     "timing",
     "gpu_timing",
     "flashinfer_peer",
+    "images_data",
     "decode_serving",
     "tabular_data",
     "tiny_models",
