@@ -26,6 +26,7 @@ IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
+NUMBER = "How far the answer would fall if a table gave its average row instead: orange raises it, blue lowers it."
 LEAD = "How far the answer's lead would fall if a table gave its average row instead: orange for the answer, blue against it."
 COMPARED = " Choose a table to see it alone. A line joins two pixels that it compares; a circle alone is compared with a number; "
 COMPARED += "filled means greater."
@@ -41,7 +42,7 @@ def page(model: IntegerTransformer | IntegerClassifier, title: str, figures: dic
     is_image = len(_shape(model)) > 1
     lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. "
     lead += "Draw, and it answers." if is_image else "Move a slider, and it answers."
-    sections = [_answering(_shape(model))]
+    sections = [_answering(_shape(model), model.n_outputs == 1)]
     return _document(
         Article(title, lead, figures or {}, sections, no_script=NO_SCRIPT), IMAGE if is_image else NUMBERS, _classifier(model)
     )
@@ -91,8 +92,8 @@ def _writing() -> Section:
     return Section("write", "Write", content)
 
 
-def _answering(shape: list[int]) -> Section:
-    """What a classifier is given and what it answers; an image of three planes is drawn in colour."""
+def _answering(shape: list[int], is_number: bool) -> Section:
+    """What a classifier, or a regression, is given and what it answers; an image of three planes is drawn in colour."""
     is_image, has_colours = len(shape) > 1, len(shape) == 3 and shape[0] == 3
     keys = "Draw with a finger, a pen or a mouse; or by keys: arrows move, space draws, shift and an arrow draw a line."
     tint = tag("label", tag("input", type="color", id="tint", value="#ffffff"), "colour") if has_colours else None
@@ -109,7 +110,7 @@ def _answering(shape: list[int]) -> Section:
     ]
     reasons = [
         tag("h3", "Tables that counted most"),
-        tag("p", LEAD + (COMPARED if is_image else ""), class_="small"),
+        tag("p", (NUMBER if is_number else LEAD) + (COMPARED if is_image else ""), class_="small"),
         tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),
         tag("ul", id="loud", class_="bars loud"),
     ]  # fmt: skip

@@ -19,8 +19,8 @@ function signed(score) {
   return score.toLocaleString("en").replace("-", "−");
 }
 
-function told(number) {
-  return (number > 0 ? "+" : "−") + Math.abs(Math.round(number * 10) / 10).toLocaleString("en");
+function told(number, digits) {
+  return (number > 0 ? "+" : "−") + Math.abs(number).toLocaleString("en", digits);
 }
 
 function bar(name, size, value, best) {
@@ -69,12 +69,14 @@ function comparisonText({ left, right, constant, answer: yes }) {
 function explain() {
   loud = loudest(x, MOST);
   picked = -1;
+  // The tables of a number speak in its unit, as the answer does; those of classes in points.
+  const [unit, digits] = runStages(x).length > 1 ? [1, { maximumFractionDigits: 1 }] : [model.unit, { maximumSignificantDigits: 3 }];
   const most = Math.max(...loud.map(({ loss }) => Math.abs(loss)), 1);
   byId("loud").replaceChildren(...loud.map(({ u, loss }, at) => {
     const text = comparisons(x, u).map(comparisonText);
     const filled = html("span", { className: loss < 0 ? "bar minus" : "bar" });
     filled.style.setProperty("--size", `${(100 * Math.abs(loss)) / most}%`);
-    const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `table ${u}`), filled, html("span", {}, told(loss)));
+    const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `table ${u}`), filled, html("span", {}, told(loss * unit, digits)));
     button.addEventListener("click", () => pick(picked === at ? -1 : at));
     return html("li", {}, button, html("p", { className: "small" }, text.join(", ")));
   }));
