@@ -29,6 +29,7 @@ def summary(results: Results) -> str:
         ),
         *decode_rows(results["decode_attention"]),
         boosting_row(results["tabular"]),
+        images_row(results["images"]),
         *learned_rows(results),
     ]
     return "\n".join(lines)
@@ -43,6 +44,15 @@ def boosting_row(result: Result) -> str:
     }
     others = ", ".join(f"{name} {means[name]}" for name in ("HistGradientBoosting", "LightGBM", "XGBoost"))
     return f"| tables of data, eight sets, five folds, default settings: mean accuracy | {means['Lutetia']} | {others} |"
+
+
+def images_row(result: Result) -> str:
+    """Accuracy on a part of MNIST."""
+    rows = [row for row in rows_of(result, "sets") if row["set"].startswith("MNIST")]
+    found = {row["method"]: f"{row['accuracy']:.2f}%" for row in rows if row["set"] == rows[0]["set"]}
+    others = ", ".join(f"{name} {found[name]}" for name in ("HistGradientBoosting", "LightGBM", "RandomForest", "SVM"))
+    ours = f"{found['Lutetia']}, without shifted images {found['Lutetia, unshifted']}"
+    return f"| {rows[0]['set']}, `lutetia train` and nothing else, default settings | {ours} | {others} |"
 
 
 def faster(rows: list[Row]) -> str:

@@ -15,6 +15,7 @@ from results_sentences import (
     gates_sentence,
     gradient_sentence,
     growth_sentence,
+    images_sentence,
     integer_sentence,
     intervals_sentence,
     layer_sentence,
@@ -328,6 +329,13 @@ CIRCUIT_SECTIONS = [
         ],
         intervals_sentence,
         setting="Means of ten divisions, at most 6,000 rows.",
+    ),
+    Section(
+        "Images",
+        "images",
+        [Spread("sets", ("accuracy",), "set", ("method",), digits=4)],
+        images_sentence,
+        setting="Default settings, accuracy in %.",
     ),
     Section(
         "Tables in a circuit",
