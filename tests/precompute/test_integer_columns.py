@@ -93,7 +93,7 @@ def test_c_answers_rows_as_the_model_does(target: str, tmp_path: Path) -> None:
     ):
         done = run(data.read_text("utf-8-sig").split("\n")[0] + "\n" + line + "\n")
         assert (done.returncode, done.stderr.strip()) == (1, message)
-    assert run("a,b\n1,2\n").stderr.strip() == "line 1: the first line has no column Größe (mm)"
+    assert run("a,b\n1,2\n").stderr.strip() == "line 1: the first line, with commas between its cells, has no column Größe (mm)"
 
 
 @pytest.mark.parametrize("estimator", [LUTClassifier(n_tables=8, random_state=0), GateClassifier(n_tables=40, random_state=0)])

@@ -185,7 +185,7 @@ int main(void)
         for (i = 0; i < width && strcmp(cells[i] + (i ? 0 : bom), lutetia_columns[column]); i++)
             ;
         if (i == width)
-            stop("the first line has no column ", lutetia_columns[column]);
+            stop("the first line, with commas between its cells, has no column ", lutetia_columns[column]);
         place[column] = i;
     }
     for (line++; (i = read_row()) > 0; line++) {
