@@ -144,12 +144,17 @@ def test_a_compiled_layer_launches_its_kernels(shape: tuple[int, ...]) -> None:
     assert ".clone" not in code
 
 
+def small_layer() -> tuple[LUT, Callable[[torch.Tensor], torch.Tensor]]:
+    """A layer of 13 inputs, and the same compiled."""
+    torch.compiler.reset()
+    layer = LUT(13, 5, 3, 4, seed=0).to(DEVICE)
+    return layer, torch.compile(layer, fullgraph=True)
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("in_graphs")
 def test_sizes_that_change_and_frozen_tables_go_through_ops() -> None:
-    layer, rows = LUT(13, 5, 3, 4, seed=0).to(DEVICE), torch.randn(64, 13, device=DEVICE, requires_grad=True)
-    compiled = torch.compile(layer, fullgraph=True)
-    torch.compiler.reset()
+    (layer, compiled), rows = small_layer(), torch.randn(64, 13, device=DEVICE, requires_grad=True)
     for n in (7, 9, 11, 64):
         y, want = compiled(rows[:n]), layer(rows[:n])
         torch.testing.assert_close(y, want)
@@ -165,9 +170,7 @@ def test_sizes_that_change_and_frozen_tables_go_through_ops() -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("in_graphs")
 def test_anchors_that_change_are_followed() -> None:
-    layer, x = LUT(13, 5, 3, 4, seed=0).to(DEVICE), torch.randn(64, 13, device=DEVICE)
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True)
+    (layer, compiled), x = small_layer(), torch.randn(64, 13, device=DEVICE)
     with torch.no_grad():
         compiled(x)
         layer.anchors.copy_(random_anchors(13, 3, 4, seed=7))
@@ -177,9 +180,7 @@ def test_anchors_that_change_are_followed() -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("in_graphs")
 def test_a_recording_sees_the_steps_of_a_compiled_layer() -> None:
-    layer, x = LUT(13, 5, 3, 4, seed=0).to(DEVICE), torch.randn(64, 13, device=DEVICE)
-    torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True)
+    (_, compiled), x = small_layer(), torch.randn(64, 13, device=DEVICE)
     compiled(x)
     with flow.record() as run:
         compiled(x).sum().backward()
