@@ -87,10 +87,11 @@ def as_json(examined: Sequence[tuple[Item, Finding]]) -> dict[str, Any]:
 
 def as_table(examined: Sequence[tuple[Item, Finding]]) -> Table:
     """The examination as a table; what is installed needs no install line."""
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table("what", "found", "enables", "how to get it", title=f"Lutetia {__version__}", title_justify="left")
+    columns = (Column(name, overflow="fold") for name in ("found", "enables", "how to get it"))  # nothing is cut off
+    table = Table(Column("what", no_wrap=True), *columns, title=f"Lutetia {__version__}", title_justify="left")
     for item, finding in examined:
         there = finding.status == "found"
         found = " · ".join(filter(None, [finding.version if there else finding.status, finding.detail]))
@@ -269,12 +270,12 @@ ITEMS = (
     package("pyarrow", "lutetia train on parquet files"),
     package("lion-pytorch", "the LION optimiser", module="lion_pytorch"),
     package("tensorboard", "training curves in TensorBoard"),
-    package("transformers", "lutetia.integrations.transformers, lutetia explain --hf"),
+    package("transformers", "models of transformers; lutetia explain --hf"),
     package("accelerate", "the Trainer of transformers on our models"),
     package("gguf", "models of transformers from GGUF files"),
     package("quantus", "the metrics of Quantus: relevance.for_quantus"),
-    package("onnx", "lutetia.integrations.onnx, lutetia.integrations.onnx_import"),
-    package("onnxscript", "lutetia.integrations.onnx"),
+    package("onnx", "ONNX files: export and import"),
+    package("onnxscript", "export to ONNX"),
     package("onnxruntime", "running ONNX files"),
     program("cc", "running programs of lutetia build --target c", others=("gcc", "clang"), apt="gcc"),
     program("arm-none-eabi-gcc", "sizes of programs on a Cortex-M0", apt="gcc-arm-none-eabi"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from lutetia import __version__, doctor
 from lutetia._shared import programs
@@ -185,3 +187,13 @@ def test_a_broken_triton_is_told_from_a_missing_one(tmp_path: Path, monkeypatch:
     assert finding.detail.endswith(": RuntimeError: does not fit")
     monkeypatch.setattr(doctor, "can_import", lambda module: module != "triton")
     assert doctor.try_triton_interpreter() == doctor.look_for_triton_interpreter() == Finding("missing")
+
+
+def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
+    console = Console(record=True, width=80, file=io.StringIO())
+    install = "pip install 'a-package-with-a-long-name[and-an-extra]'"
+    long = Item("riscv64-unknown-elf-gcc", "lutetia.integrations.something_long", install, lambda: Finding("missing"))
+    console.print(doctor.as_table([(long, Finding("missing"))]))
+    shown = console.export_text()
+    assert "riscv64-unknown-elf-gcc" in shown
+    assert "…" not in shown
