@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from lutetia.cli import main
-from lutetia.demo import connect, learn, telling, write
+from lutetia.demo import attend, connect, learn, telling, write
 from tools import require_module
 
 require_module("numba")
@@ -55,11 +56,20 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "the same as through SDPA" in by_name["connect"]["said"] or by_name["connect"]["said"] == connect.MISSING
     assert "messages per byte" in by_name["attend"]["said"]
     assert " 0 messages" not in by_name["attend"]["said"]
-    assert "all equal to the integer model" in by_name["build"]["said"]
-    assert "LUT" in by_name["build"]["said"]
+    assert "simulation against the integer model: 50 digits, with stalls" in by_name["build"]["text"]
+    assert ": all equal" in by_name["build"]["text"]
+    assert "LUT6" in by_name["build"]["text"]
     assert "window.lutetia" in (tmp_path / "a" / "[red]b" / "digits.html").read_text(encoding="utf-8")
     page = Path(by_name["report"]["files"][0]).read_text(encoding="utf-8")
-    for words in ("Digits", "index cache", "decode attention", "proof by SAT"):
+    for words in (
+        "Digits",
+        "index cache",
+        "decode attention",
+        "proof against",
+        "SDPA, with a mask",
+        "unseen wine",
+        "digits.html",
+    ):
         assert words in page
     assert len(page) < 3_000_000
 
@@ -71,6 +81,15 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
     again = [(chapter["said"], chapter["text"]) for chapter in json.loads(capsys.readouterr().out)["chapters"]]
     assert again == first  # what is told depends on the seed alone, not on how fast the machine was
+
+
+def test_both_attentions_give_the_same_and_are_timed() -> None:
+    compared = attend.compare()
+    said = re.search(r"differ by at most (\S+)\.$", compared.said)
+    assert said
+    assert float(said[1]) < 1e-5
+    assert [row[0] for row in compared.rows] == ["decode attention", "PyTorch's SDPA, with a mask"]
+    assert compared.rows[0][2] == "1.0x"
 
 
 def test_a_model_of_another_library(tmp_path: Path) -> None:

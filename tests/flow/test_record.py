@@ -409,3 +409,11 @@ def test_cuda_backward_runs_on_another_thread() -> None:
         Double.apply(x).sum().backward()
     assert [(step.name, step.thread, step.parent) for step in run.steps] == [("main", 0, None), ("backward", 1, None)]
     assert run.steps[1].duration is not None
+
+
+def test_bytes_of_nested_steps_are_counted_once() -> None:
+    x = torch.ones(256)
+    with flow.record() as run, flow.step("outer", inputs={"x": x}) as outer:
+        run_step("inner", {"x": x}, y=x + 1)
+        outer.outputs(y=x + 1)
+    assert run.bytes_moved == 2 * 1024  # what the inner step read and wrote

@@ -64,6 +64,7 @@ def real() -> report.Story:
             report.CellTable(("class", "recall"), [("ham", "75%"), ("egg", "100%")]),
             "Two classes.",
         ),
+        [report.CellTable(("comparison", "effect"), [("age > 40", "+1.5")], "One row.", "Why the first")],
     )
 
 
@@ -94,4 +95,5 @@ def hostile(text: str) -> report.Story:
         {text: text},
         report.Reading((1, 2), [0.0, 1.0], detector, [[1.0, -1.0]] * 2, [1.0, 0.5], 3, [text, text], text),
         report.Evaluation([[3, 1], [0, 2]], [text, text], table, text),
+        [table],
     )

@@ -80,6 +80,12 @@ def test_the_graph_is_drawn_downwards_without_overlap() -> None:
     assert picture.count('class="bus"') == 5
 
 
+def test_a_part_named_like_its_kind_is_named_once() -> None:
+    drawn = drawing.graph([report.Part("argmax", "argmax", (), 1, 4), report.Part("sum", "layer 0", (0,), 1, 4)])
+    assert re.sub("<[^>]*>", "", drawn).count("argmax") == 2  # in its box, and in the text that a pointer shows
+    assert "layer 0" in drawn
+
+
 def test_the_machine_is_told_without_names() -> None:
     found = report.machine()
     assert found["torch"] == torch.__version__

@@ -34,7 +34,7 @@ def demo(
     if as_json:
         print_json(result)
     else:
-        name_next("lutetia", "evaluate", out / "digits")
+        name_next("lutetia", "page", out / "wine")
 
 
 @app.command()

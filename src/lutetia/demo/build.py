@@ -12,6 +12,10 @@ from lutetia.report import Check
 
 SAID = {"simulation": "simulating", "proof": "proving", "synthesis": "counting"}
 SIMULATED = 50  # digits
+SHOWN = (
+    "The digit network in whole numbers. The folder circuit, beside this page, holds its Verilog; digits.html runs the same "
+    "numbers in a browser: draw a digit there."
+)
 
 
 def tell(context: Context) -> Told:
@@ -35,14 +39,16 @@ def tell(context: Context) -> Told:
     run_steps(build, CHECK, around)
     checks = _checks(build.report)
     facts = _facts(build.report)
-    context.circuit = report.circuit(build.graph, x=inputs[:6], checks=checks, facts=facts | _accuracies(measured))
+    shown = facts | _accuracies(measured)
+    context.circuit = report.circuit(build.graph, x=inputs[:6], checks=checks, facts=shown, said=SHOWN)
     if facts:
-        context.figures["the circuit"] = ", ".join(f"{value} {name}" for name, value in facts.items())
-    told = "; ".join(check.said for check in checks)
+        context.figures["LUT6 of an FPGA for the digit reader"] = facts["LUT6"]
     drawn = context.out / "digits.html"
     drawn.write_text(model_page(integer_model(digits.model), "Draw a digit"), encoding="utf-8")
-    said = f"the digit network is Verilog now, {measured['integer_accuracy']:.1%} correct in whole numbers: {told}"
-    return Told(f"{said}; {drawn.name} runs it in a browser: draw a digit", (folder, drawn))
+    said = f"the digit network is Verilog now, {measured['integer_accuracy']:.1%} correct in whole numbers"
+    return Told(
+        f"{said}; draw a digit in {drawn.name}", (folder, drawn), "\n".join(f"    {check.name}: {check.said}" for check in checks)
+    )
 
 
 def _checks(told: dict[str, Any]) -> list[Check]:
@@ -51,12 +57,12 @@ def _checks(told: dict[str, Any]) -> list[Check]:
     simulated, proof, made = told["simulated"], told["proof"], told["synthesis"]
     checks = []
     if simulated:
-        said = f"{simulated['samples']} digits simulated with stalls in {simulated['by']}, all equal to the integer model"
+        said = f"{simulated['samples']} digits, with stalls, in {simulated['by']}: all equal"
     else:
         said = f"{left['simulation']}: only the integer interpreter ran"
     checks.append(Check("simulation against the integer model", True if simulated else None, said))
     said = proof["said"] if proof else left["proof"]
-    checks.append(Check("proof by SAT", True if proof else None, said))
+    checks.append(Check("proof against the integer model", True if proof else None, said))
     said = f"{made['luts']:,} LUT6 and {made['flip_flops']:,} flip-flops ({made['tool']})" if made else left["synthesis"]
     checks.append(Check("synthesis", True if made else None, said))
     return checks

@@ -7,10 +7,16 @@ from typing import Any
 from lutetia.demo.telling import Context, Told
 from lutetia.errors import require
 from lutetia.files import write_atomically
+from lutetia.report import CellTable
 
 HELD_OUT = 4  # every fourth wine
 TARGET = "cultivar"
 TABLES = 60
+SHOWN = 8  # comparisons in the report
+BY_RANK = (
+    "The strongest comparisons, with their answers for this wine. The effect is what its lead over the other classes would lose "
+    "with the other answer. By rank: what is compared is each value's place in its own column."
+)
 
 
 def tell(context: Context) -> Told:
@@ -31,6 +37,14 @@ def tell(context: Context) -> Told:
         out.write("".join(",".join(map(str, row)) + "\n" for row in rows).encode())
     right = model.score(wine.data[held], names[held])
     explained = model.explain(wine.data[held][:1])
-    because = "\n".join(f"  {each}" for each in explained.comparisons[0][:3])
-    said = f"{TABLES} tables tell {sum(held)} unseen wines apart, {right:.1%} correctly; what put the first above the others:"
-    return Told(said, (context.out / "wine", file), because)
+    strongest = explained.comparisons[0][:SHOWN]
+    context.figures[f"of {sum(held)} unseen wines told apart"] = f"{right:.1%}"
+    why = f"Why the first unseen wine was taken for {model.predict(wine.data[held][:1])[0]}"
+    rows = [(each.text, f"{each.effect:+.2f}") for each in strongest]
+    context.data.append(CellTable(("comparison", "effect"), rows, BY_RANK, why))
+    said = f"{TABLES} tables tell {sum(held)} unseen wines apart, {right:.1%} correctly; what put the first above the others"
+    return Told(
+        f"{said} (by rank: each value's place in its own column):",
+        (context.out / "wine", file),
+        "\n".join(f"    {each}" for each in strongest[:3]),
+    )

@@ -43,7 +43,8 @@ class Context:
     circuit: Circuit | None = None
     flows: list[PartFlow] = field(default_factory=list)
     speed: list[CellTable] = field(default_factory=list)
-    figures: dict[str, str] = field(default_factory=dict)
+    data: list[CellTable] = field(default_factory=list)
+    figures: dict[str, str] = field(default_factory=dict)  # the headline numbers, in words that need no explanation
 
 
 @dataclass(frozen=True)

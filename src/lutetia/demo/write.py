@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from lutetia import models, training
+from lutetia.demo import attend
 from lutetia.demo.learn import metric, trained
 from lutetia.demo.telling import Context, Told
 from lutetia.models import LUTTransformer, SoftmaxAttention
@@ -42,7 +43,7 @@ def tell(context: Context) -> Told:
     note = f"Measured on this machine, one text at a time. The second row is the mean of the last {PLAIN} bytes."
     context.speed.append(CellTable(("how", "ms per byte", "relative time"), rows, note, "Generating text"))
     bits = summary["valid"]["bits_per_byte"]
-    context.figures["per letter of unseen Python; guessing takes 8"] = f"{bits:.2f} bits"
+    context.figures["per byte of unseen Python; guessing takes 8"] = f"{bits:.2f} bits"
     return Told(
         f"a language model made of tables needs {bits:.2f} bits per byte of unseen Python (guessing takes 8); it wrote:",
         (context.out / "text" / "loss.png",),
@@ -67,12 +68,14 @@ def tell_softmax(context: Context) -> Told:
     messages = sum(int(step.attributes.get("messages") or 0) for step in recorded.steps)
     about = "Generating one byte with decode attention. Each core has its own lane."
     context.flows.append(PartFlow("One byte on two cores", recorded, about))
-    context.wrote.append(Writing("Softmax attention on two cores", PROMPT, together, {"cores": "2"}))
+    context.wrote.append(Writing("Softmax attention on two cores", PROMPT, together, {"messages per byte": str(messages)}))
+    context.speed.append(attend.compare())
     bits = summary["valid"]["bits_per_byte"]
     same = "the same text as one core" if together == alone else "a text that differs from one core's by rounding"
     return Told(
         f"with softmax attention and n-gram tables ({bits:.2f} bits per byte) two cores share each byte, "
         f"with {messages} messages per byte, and write {same}:",
+        files=(context.out / "softmax" / "loss.png",),
         text=PROMPT + together,
     )
 

@@ -63,7 +63,9 @@ def _cost_table(costs: object, k: int) -> CellTable:
     for row in costs.rows:  # type: ignore[attr-defined]
         name = f"{row.node} {row.name}".strip()
         rows.append((name, row.kind, row.channels, row.bits, row.tables, row.widest, row.table_bits, row.luts, row.flip_flops))
-    return CellTable(columns, rows, "LUTs are bounds and estimates made without synthesis.", "What each node needs")
+    return CellTable(
+        columns, rows, f"LUT{k} and FF (flip-flops) are bounds and estimates before synthesis.", "What each node needs"
+    )
 
 
 def waveform(graph: Graph, x: Tensor) -> Waveform:
@@ -91,8 +93,9 @@ def waveform(graph: Graph, x: Tensor) -> Waveform:
         spans = [(float(begin + frame), float(begin + frame + 1), _word(row, node.edge)) for frame, row in enumerate(carried)]
         signals.append(WaveLine(f"{number} {node.kind}", spans))
     signals.append(_valid("out_valid", last, frames, cycles))
-    one = "1 frame" if frames == 1 else f"{frames} frames"
-    return Waveform(signals, cycles, f"{one} through the pipeline; the first answer comes out after {last} cycles.")
+    one = "1 input" if frames == 1 else f"{frames} inputs"
+    said = f"{one} through the pipeline; the first answer comes out after {last} cycles."
+    return Waveform(signals, cycles, f"{said} Wide buses show their first digits, in hexadecimal.")
 
 
 def _valid(name: str, begin: int, frames: int, cycles: int) -> WaveLine:

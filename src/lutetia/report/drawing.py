@@ -143,12 +143,13 @@ def _node(number_: int, part: Part, place: tuple[float, float]) -> Html:
     lines = [f"{part.channels:,} × {_mean_bits(part)}" if part.channels else "", part.said]
     below = " · ".join(filter(None, lines))
     counts = f"{part.channels:,} channel{'s' * (part.channels != 1)}, {part.bits:,} bit{'s' * (part.bits != 1)}"
-    full = f"{number_} {part.kind} {part.name}: {counts}. {part.said}".strip()
+    name = "" if part.name == part.kind else part.name
+    full = f"{' '.join(filter(None, [str(number_), part.kind, name]))}: {counts}. {part.said}".strip()
     return tag(
         "g",
         tag("title", full),
         tag("rect", x=x, y=y, width=NODE_W, height=NODE_H, rx=9),
-        tag("text", part.kind, tag("tspan", f"  {_cut(part.name, 16)}"), x=x + 14, y=y + 21, class_="name"),
+        tag("text", part.kind, tag("tspan", f"  {_cut(name, 16)}"), x=x + 14, y=y + 21, class_="name"),
         tag("text", _cut(below, 30), x=x + 14, y=y + 39, class_="meta"),
         class_=f"node kind-{part.kind if part.kind.isalpha() else 'other'}",
     )

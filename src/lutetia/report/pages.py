@@ -73,7 +73,7 @@ def _check_lengths(story: Story) -> None:
             if not 0 < at < len(strip.tokens):
                 fail("a place of a strip", at, f"1 to {len(strip.tokens) - 1}")
             _same(f"the relevance for the token at {at}", before, at)
-    tables = [*story.speed, *([story.circuit.costs] if story.circuit and story.circuit.costs else [])]
+    tables = [*story.speed, *story.data, *([story.circuit.costs] if story.circuit and story.circuit.costs else [])]
     for table in tables:
         for cells in table.rows:
             _same("a row of a table", cells, len(table.columns))

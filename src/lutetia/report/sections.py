@@ -22,6 +22,7 @@ def sections(story: Story) -> list[Section]:
         ("evaluated", "Right and wrong", _evaluated(story.evaluated) if story.evaluated else None),
         ("wrote", "Generated text", _writings(story.wrote) if story.wrote else None),
         ("decided", "Why it decided", _why(story.decided, story.strips)),
+        ("data", "A table of data", text([table(each) for each in story.data]) if story.data else None),
         ("voting", "From pixels to votes", _votes() if has_votes(story) else None),
         ("circuit", "The circuit", _circuit(story.circuit) if story.circuit else None),
         ("flow", "Data flow", _flows(story.flows) if story.flows else None),
@@ -124,10 +125,13 @@ def _votes() -> Html:
 # ---- circuit ---------------------------------------------------------------------------------------------------------
 
 
+HOW_TO_READ = "Data flows down. The number beside an arrow counts its bits."
+
+
 def _circuit(circuit: Circuit) -> Html:
     drawn = drawing.graph(circuit.parts) if circuit.parts else None
     scrolled = drawn and tag("div", drawn, class_="scroll tall", tabindex=0, role="region", aria_label="Graph of the circuit")
-    left = scrolled and tag("article", tag("h3", "Graph"), scrolled, class_="card")
+    left = scrolled and tag("article", tag("h3", "Graph"), said(HOW_TO_READ, "small"), scrolled, class_="card")
     checks = _checks(circuit.checks) if circuit.checks else None
     right = (
         tag("div", checks, table(circuit.costs) if circuit.costs else None, class_="stack") if checks or circuit.costs else None
@@ -177,13 +181,11 @@ def _flows(flows: Sequence[PartFlow]) -> Html:
                 tabindex=0 if first else -1,
             )
         )
-        counts = {"steps": f"{len(each.flow.steps):,}", "read and written": _bytes(each.flow.bytes_moved)}
         frame = tag("div", class_="frame", data_flow=at)
         panels.append(
             tag(
                 "div",
                 said(each.said),
-                facts(counts),
                 frame,
                 role="tabpanel",
                 id=f"flow-{at}",
@@ -192,15 +194,6 @@ def _flows(flows: Sequence[PartFlow]) -> Html:
             )
         )
     return tag("div", tag("div", buttons, role="tablist", aria_label="Parts", class_="tabs"), panels, id="flows", class_="card")
-
-
-def _bytes(count: int) -> str:
-    size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
 
 
 def table(given: CellTable) -> Html:

@@ -242,3 +242,4 @@ class Story:
     machine: Facts = field(default_factory=dict)
     reading: Reading | None = None  # the first picture
     evaluated: Evaluation | None = None
+    data: Sequence[CellTable] = ()  # on a model of columns
