@@ -26,7 +26,7 @@ def compile_floor(result: Result) -> str:
         return " and ".join(map(str, numbers)) or "none"
 
     usual, reduced = (
-        " and ".join(f"{listed(faster(step, mode))} in {word}" for step, word in (("train", "training"), ("eval", "evaluation")))
+        ", ".join(f"in {word} {listed(faster(step, mode))}" for step, word in (("train", "training"), ("eval", "evaluation")))
         for mode in ("compiled", "reduce-overhead")
     )
     floors = []
@@ -34,11 +34,10 @@ def compile_floor(result: Result) -> str:
         for number, row in ours.items():
             nothing = rows[str(number), "nothing"][f"{step}, compiled"]
             if nothing > row[f"{step}, eager"]:
-                floors.append(f"{word} of {number}: {1e3 * nothing:.0f} µs to {1e3 * row[f'{step}, eager']:.0f}")
+                floors.append(f"{word} of {number} ({1e3 * nothing:.0f} µs, ours {1e3 * row[f'{step}, eager']:.0f})")
     return (
-        f"Stacks of nn.LUT that `torch.compile` speeds up: {usual}; with `reduce-overhead` {reduced}. The floor of a compiled "
-        "call is an op that does nothing. Where it is slower than our layers are eagerly, compiling cannot help: "
-        f"{', '.join(floors)}."
+        f"How many layers of nn.LUT `torch.compile` speeds up: {usual}; with `reduce-overhead` {reduced}. Compiling cannot help "
+        f"where a compiled op that does nothing takes longer than our eager layers: {', '.join(floors)}."
     )
 
 
