@@ -13,7 +13,7 @@ from lutetia.precompute import page_title
 from lutetia.report import CellTable, Check, Circuit, Decision, Decisions, Part, Story, VotingCircuit
 
 MOST_PARTS = 200  # that are drawn
-SAID = "Samples flow downwards. Every link carries data, valid and ready; the number beside it is its width in bits."
+SAID = "Every link between parts carries data, valid and ready."
 COUNTS = {
     "luts": "LUTs",
     "flip_flops": "flip-flops",

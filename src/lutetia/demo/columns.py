@@ -40,8 +40,8 @@ def tell(context: Context) -> Told:
     strongest = explained.comparisons[0][:SHOWN]
     context.figures[f"of {sum(held)} unseen wines told apart"] = f"{right:.1%}"
     why = f"Why the first unseen wine was taken for {model.predict(wine.data[held][:1])[0]}"
-    rows = [(each.text, f"{each.effect:+.2f}") for each in strongest]
-    context.data.append(CellTable(("comparison", "effect"), rows, BY_RANK, why))
+    cells = [(each.text, f"{each.effect:+.2f}") for each in strongest]
+    context.data.append(CellTable(("comparison", "effect"), cells, BY_RANK, why))
     said = f"{TABLES} tables tell {sum(held)} unseen wines apart, {right:.1%} correctly; what put the first above the others"
     return Told(
         f"{said} (by rank: each value's place in its own column):",
