@@ -35,7 +35,8 @@ class Comparison(NamedTuple):
 
 
 def comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str]) -> list[Comparison]:
-    """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first.
+    """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first. Two columns whose
+    ranks differ are compared once: the higher is above the lower, whichever a table names first.
 
     `contrast` [outputs] says with which weights the outputs are explained.
     """
@@ -52,7 +53,12 @@ def comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str])
     source = model.encoding.source.tolist()
     first = [source.index(column) for column in source]  # input of a column: whether it is known is the same question to all
     for anchor, effect in zip(anchors.reshape(-1, 2).tolist(), (own[:, None] - flipped).ravel().tolist(), strict=True):
-        key = (first[anchor[0]] if anchor[1] == len(source) else anchor[0], anchor[1])
+        left, right = anchor
+        if right == len(source):
+            left = first[left]
+        elif right < len(source) and source[left] != source[right] and known[left] < known[right]:
+            left, right = right, left
+        key = (left, right)
         effects[key] = effects.get(key, 0.0) + effect
     told = []
     for (left, right), effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
