@@ -77,8 +77,9 @@ def test_ngram_tables_made_on_meta_hash_as_others_do() -> None:
     assert torch.equal(filled.addresses(tokens), tables.addresses(tokens))
 
 
-def test_data_parallel_knows_of_sparse_ngrams() -> None:
+def test_data_parallel_knows_of_sparse_ngrams(monkeypatch: pytest.MonkeyPatch) -> None:
     """DistributedDataParallel must be told before the first step that a gradient is sparse."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # or gloo looks up the name of this machine, and may wait for an answer
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         model = LUTTransformer(
