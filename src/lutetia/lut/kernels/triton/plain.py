@@ -1,6 +1,6 @@
 """Small, plain layers as kernels that a compiled graph launches itself; the sources are in `source.plain`.
 
-A graph that calls an op goes through torch's dispatcher and our Python: about 30 µs, where a launch of its own takes 5.
+A graph that calls an op goes through torch's dispatcher and our Python, which takes longer than a launch of its own.
 """
 
 from __future__ import annotations
