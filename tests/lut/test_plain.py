@@ -20,7 +20,7 @@ from lutetia.nn import LUT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # B, I, O, N_t, N_c: single, primes, more detectors than one program has, outputs past one tile of gains, inputs past one of zeros
-SHAPES = [(1, 2, 1, 1, 1), (7, 13, 5, 3, 4), (3, 5, 33, 17, 2), (9, 131, 64, 2, 3), (17, 6, 3, 1, 5)]
+SHAPES = [(1, 2, 1, 1, 1), (7, 13, 5, 3, 4), (3, 5, 33, 17, 2), (9, 131, 64, 2, 3), (17, 6, 3, 1, 5), (5, 9, 130, 3, 2)]
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +59,14 @@ def test_as_the_reference(shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(got[0], dx if to_x else dx.new_empty(0), rtol=1e-4, atol=1e-5)
 
 
+def test_a_batch_that_chooses_the_same_rows() -> None:
+    """What neighbours add to one row of a table is added up first: also where the last program has fewer of them."""
+    x, weight, anchors, grad = case((11, 13, 5, 3, 4))
+    x = torch.cat([x[:1].expand(9, -1), x[9:]])
+    _, dx, dw = by_reference(x, weight, anchors, grad)
+    torch.testing.assert_close(plain.gradients(grad, x, weight, anchors, True), (dx, dw), rtol=1e-4, atol=1e-5)
+
+
 def test_anchors_outside_of_the_inputs_reach_no_memory() -> None:
     """They read 0 and get nothing: a layer's anchors can be written to behind its back."""
     x, weight, anchors, grad = case((7, 13, 5, 3, 4))
@@ -95,7 +103,9 @@ def test_which_layers_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not small(device="cpu")
     assert not small(batch=0)
     assert not small(batch=2**14)
-    assert not small(n_outputs=65)
+    assert small(n_outputs=256)
+    assert not small(n_outputs=257)
+    assert not small(batch=2**12, n_outputs=256, n_detectors=2**7 + 1)
     assert not small(batch=2**13, n_detectors=2**8)
     with flow.record():
         assert not small()  # a recording sees ops
@@ -121,7 +131,7 @@ def in_graphs(monkeypatch: pytest.MonkeyPatch, launched_at_once: None) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("in_graphs")
-@pytest.mark.parametrize("shape", [*SHAPES, (4096, 64, 64, 64, 10), (4096, 32, 32, 16, 6)])
+@pytest.mark.parametrize("shape", [*SHAPES, (4096, 64, 64, 64, 10), (4096, 32, 32, 16, 6), (4096, 256, 256, 128, 8)])
 def test_a_compiled_layer_launches_its_kernels(shape: tuple[int, ...]) -> None:
     x, _, _, grad = case(shape)
     layer = LUT(*shape[1:], seed=0).to(DEVICE)
@@ -138,8 +148,7 @@ def test_a_compiled_layer_launches_its_kernels(shape: tuple[int, ...]) -> None:
     code = code_of(step)
     torch.testing.assert_close(got, [*expected, expected[0]], rtol=1e-4, atol=1e-4)
     assert code.count("plain_fill_kernel_0.run(") == 2
-    assert "plain_gains_kernel" in code
-    assert "plain_scatter_kernel" in code
+    assert code.count("plain_gradients_kernel_0.run(") == 1
     assert "torch.ops.lutetia" not in code
     assert ".clone" not in code
 
@@ -162,9 +171,20 @@ def test_sizes_that_change_and_frozen_tables_go_through_ops() -> None:
         torch.testing.assert_close(torch.autograd.grad(y.sum(), learned), torch.autograd.grad(want.sum(), learned))
     layer.weight.requires_grad_(False)
     code = code_of(lambda: compiled(rows).sum().backward())
-    assert "plain_gains_kernel" not in code  # it would make a gradient of the tables
+    assert "plain_gradients_kernel" not in code  # it would make a gradient of the tables
     assert rows.grad is not None
     torch.testing.assert_close(rows.grad, torch.autograd.grad(layer(rows).sum(), rows)[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("in_graphs")
+def test_a_graph_in_cpp_calls_the_op() -> None:
+    layer, x = LUT(13, 5, 3, 4, seed=0).to(DEVICE), torch.randn(64, 13, device=DEVICE, requires_grad=True)
+    torch.compiler.reset()
+    compiled, learned = torch.compile(layer, options={"cpp_wrapper": True}), (x, layer.weight)
+    y, want = compiled(x), layer(x)
+    torch.testing.assert_close(y, want)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), learned), torch.autograd.grad(want.sum(), learned))
 
 
 @pytest.mark.gpu

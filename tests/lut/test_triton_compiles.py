@@ -70,7 +70,7 @@ def test_every_kernel_compiles(compiled: dict[str, list[int]]) -> None:
     names = {name.rpartition(" ")[2] for name in compiled}
     assert {"fill_kernel", "fill_slab_kernel", "fill_general_kernel", "gains_kernel", "gains_general_kernel"} <= names
     assert {"scatter_kernel", "gather_kernel", "send_slopes_kernel", "gather_slopes_kernel"} <= names
-    assert {"plain_fill_kernel", "plain_gains_kernel", "plain_scatter_kernel"} <= names
+    assert {"plain_fill_kernel", "plain_gradients_kernel"} <= names
     assert {"slopes_of_pairs_kernel", "slopes_of_cells_kernel", "fill_cells_kernel", "count_cells_kernel"} <= names
 
 

@@ -22,7 +22,8 @@ from lutetia.lut.autograd.ops import _lut, _lut_eval, _lut_gradients, _lut_weigh
 from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels import choice
 
-WIDEST, MOST_ROWS, MOST_READS = 64, 2**14, 2**20  # outputs, rows of a batch, and these times detectors of a small layer
+WIDEST, MOST_ROWS, MOST_READS = 256, 2**14, 2**20  # outputs, rows of a batch, and these times detectors of a small layer
+MOST_NUMBERS = 2**27  # these times outputs
 PLAIN = (None, None, None, "{}")  # full connectivity, usual options
 # torch keeps compiled graphs on disk and knows them by their ops: this number is another one for other kernels.
 SOURCE = zlib.crc32((Path(__file__).parents[1] / "kernels/triton/source/plain.py").read_bytes())
@@ -65,7 +66,9 @@ def is_small(x: Tensor, weight: Tensor, anchors: Tensor) -> bool:
     if not x.is_cuda or lutetia.debug or flow.recording() or is_exporting():
         return False
     n_rows, n_reads = x.shape[0], x.shape[0] * anchors.shape[0]
-    return 0 < n_rows < MOST_ROWS and n_reads <= MOST_READS and weight.shape[2] <= WIDEST and weight.numel() < 2**30
+    if not 0 < n_rows < MOST_ROWS or n_reads > MOST_READS or weight.shape[2] > WIDEST:
+        return False
+    return n_reads * weight.shape[2] <= MOST_NUMBERS and weight.numel() < 2**30
 
 
 # ---- small layers ----------------------------------------------------------------------------------------------------

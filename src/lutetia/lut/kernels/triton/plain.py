@@ -10,12 +10,12 @@ from torch import Tensor
 
 from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.lut.connectivity.full import full
-from lutetia.lut.kernels.protocol import FLOAT
 from lutetia.lut.kernels.triton.layout import layout_of
-from lutetia.lut.kernels.triton.rows import clears_rows, fill_blocks, gains_blocks
+from lutetia.lut.kernels.triton.rows import fill_blocks
 from lutetia.lut.kernels.triton.source import plain as source
 
-BLOCK_B = 8  # rows of a batch from which one program adds up gradients
+BLOCK_B = 4  # rows of a batch from which one program adds up gradients
+FEW = 16  # detectors, at most, that one program has
 
 
 def fill(x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
@@ -32,18 +32,13 @@ def fill(x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
 def gradients(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor, to_x: bool) -> tuple[Tensor, Tensor]:
     """grad [B, O], x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> dx [B, I], empty unless to_x, and dW."""
     (batch, n_inputs), (n_detectors, n_anchors, _), n_outputs = x.shape, anchors.shape, weight.shape[2]
-    layout, grad = layout_of(full(*weight.shape)), grad.contiguous()
-    alone, (block_t, block_o) = clears_rows(layout, FLOAT), gains_blocks(layout)
-    dx = x.new_empty(x.shape if to_x else 0) if alone or not to_x else x.new_zeros(x.shape)
-    dw, indices = weight.new_empty(weight.shape), x.new_empty(batch, n_detectors, dtype=torch.int32)
-    torch.library.wrap_triton(source.plain_gains_kernel)[batch, cdiv(n_detectors, block_t)](
-        grad, x.contiguous(), weight.contiguous(), anchors.contiguous(), indices, dx if to_x else grad, dw, dw.numel(),
-        N_I=n_inputs, N_T=n_detectors, N_C=n_anchors, N_O=n_outputs,
-        TO_X=to_x, ALONE=alone, BLOCK_T=block_t, BLOCK_C=next_power_of_2(n_anchors), BLOCK_O=block_o, num_warps=1,
-    )  # fmt: skip
-    block_t = min(16, next_power_of_2(n_detectors))
-    torch.library.wrap_triton(source.plain_scatter_kernel)[cdiv(batch, BLOCK_B), cdiv(n_detectors, block_t)](
-        grad, indices, dw, batch, N_T=n_detectors, N_C=n_anchors, N_O=n_outputs,
-        BLOCK_B=BLOCK_B, BLOCK_T=block_t, BLOCK_O=next_power_of_2(n_outputs), num_warps=1,
+    block_t, warps = (next_power_of_2(n_detectors), 2) if n_detectors <= FEW else (FEW // 2, 1)
+    dx = x.new_zeros(x.shape) if to_x and n_detectors > FEW else x.new_empty(x.shape if to_x else 0)
+    grad, dw = grad.contiguous(), weight.new_zeros(weight.shape)  # by a graph, whose own launches cost less than those of others
+    torch.library.wrap_triton(source.plain_gradients_kernel)[cdiv(batch, BLOCK_B), cdiv(n_detectors, block_t)](
+        grad, x.contiguous(), weight.contiguous(), anchors.contiguous(), dx if to_x else grad, dw, batch,
+        N_I=n_inputs, N_T=n_detectors, N_C=n_anchors, N_O=n_outputs, TO_X=to_x, ALONE=n_detectors <= FEW,
+        BLOCK_B=BLOCK_B, BLOCK_T=block_t, BLOCK_C=next_power_of_2(n_anchors), BLOCK_O=min(32, next_power_of_2(n_outputs)),
+        num_warps=warps,
     )  # fmt: skip
     return dx, dw
