@@ -5,7 +5,6 @@ They are defined with a Library and not with `torch.library.custom_op`: a call c
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -55,15 +54,11 @@ def define(schema: str, fake: Callable[..., Any], replay: Replay | None = None) 
 
 
 def show_as(name: str, kernels: Callable[..., Any]) -> None:
-    """Let compiled graphs see what an op is made of: kernels(*arguments) gives what the op would, or None to keep the op.
-
-    Graphs that are written in C++ keep it, too: torch 2.11 does not find the kernels of others there.
-    """
+    """Let compiled graphs see what an op is made of: kernels(*arguments) gives what the op would, or None to keep the op."""
 
     def decompose(mode: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        compiler = sys.modules.get("torch._inductor.config")
         with mode:
-            results = None if kwargs or getattr(compiler, "cpp_wrapper", False) else kernels(*args)
+            results = None if kwargs else kernels(*args)
         return mode.__torch_dispatch__(func, types, args, kwargs or {}) if results is None else results
 
     torch.library.register_torch_dispatch(f"lutetia::{name}", FunctionalTensorMode, decompose, lib=LIBRARY)

@@ -20,20 +20,15 @@ from lutetia.lut.kernels.triton.source.rows import clear
 
 
 @triton.jit
-def load_input(row_ptr, place, mask, N_I: tl.constexpr):
-    """The inputs of rows at these places, 0 where there are none."""
-    return tl.load(row_ptr + place, mask=mask & (place >= 0) & (place < N_I), other=0.0)
+def are_inputs(place, mask, N_I: tl.constexpr):
+    """Which places are those of inputs."""
+    return mask & (place >= 0) & (place < N_I)
 
 
 @triton.jit
-def plain_compare(x_ptr, b, t, there, anchors_ptr, r, N_I: tl.constexpr, N_C: tl.constexpr):
-    """x[a] - x[b] of the pairs r of detectors t on rows b of x [n, BLOCK_C], where it counts, and the chosen rows [n]."""
-    mask = there[:, None] & (r < N_C)[None, :]
-    pair_ptr = anchors_ptr + t[:, None] * (2 * N_C) + 2 * r[None, :]
-    row_ptr = x_ptr + (b * N_I)[:, None]
-    left = load_input(row_ptr, tl.load(pair_ptr, mask=mask, other=0), mask, N_I)
-    u = left - load_input(row_ptr, tl.load(pair_ptr + 1, mask=mask, other=0), mask, N_I)
-    return u, mask, tl.sum((u > 0).to(tl.int32) << r[None, :], axis=1)
+def chosen_rows(u, r):
+    """The rows of tables that margins u [n, BLOCK_C] of pairs r choose."""
+    return tl.sum((u > 0).to(tl.int32) << r[None, :], axis=1)
 
 
 @triton.jit
@@ -44,12 +39,16 @@ def plain_fill_kernel(
 ):  # fmt: skip
     """One program per (row of the batch, tile of outputs): y."""
     b = tl.program_id(0).to(tl.int64)
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
+    o, r = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O), tl.arange(0, BLOCK_C)
     total = tl.zeros([BLOCK_T, BLOCK_O], tl.float32)
     for start in range(0, N_T, BLOCK_T):
         t = start + tl.arange(0, BLOCK_T)
-        _, _, index = plain_compare(x_ptr, b + 0 * t, t, t < N_T, anchors_ptr, tl.arange(0, BLOCK_C), N_I, N_C)
-        row = ((t << N_C) + index) * N_O
+        mask = (t < N_T)[:, None] & (r < N_C)[None, :]
+        pair_ptr = anchors_ptr + t[:, None] * (2 * N_C) + 2 * r[None, :]
+        left, right = tl.load(pair_ptr, mask=mask, other=0), tl.load(pair_ptr + 1, mask=mask, other=0)
+        u = tl.load(x_ptr + b * N_I + left, mask=are_inputs(left, mask, N_I), other=0.0)
+        u -= tl.load(x_ptr + b * N_I + right, mask=are_inputs(right, mask, N_I), other=0.0)
+        row = ((t << N_C) + chosen_rows(u, r)) * N_O
         total += tl.load(weight_ptr + row[:, None] + o[None, :], mask=(t < N_T)[:, None] & (o < N_O)[None, :], other=0.0)
     tl.store(y_ptr + b * N_O + o, tl.sum(total, axis=0), mask=o < N_O)
 
@@ -72,7 +71,13 @@ def plain_gradients_kernel(
     n = tl.arange(0, BLOCK_B * BLOCK_T)  # a row of the batch and a detector
     b, t = first + n // BLOCK_T, tl.program_id(1) * BLOCK_T + n % BLOCK_T
     there, r = (b < batch) & (t < N_T), tl.arange(0, BLOCK_C)
-    u, counts, index = plain_compare(x_ptr, b, t, there, anchors_ptr, r, N_I, N_C)
+    # Loaded here and not in a function: torch takes all that a function is given for written to, if its result is an address.
+    counts = there[:, None] & (r < N_C)[None, :]
+    pair_ptr, row_ptr = anchors_ptr + t[:, None] * (2 * N_C) + 2 * r[None, :], x_ptr + (b * N_I)[:, None]
+    left, right = tl.load(pair_ptr, mask=counts, other=0), tl.load(pair_ptr + 1, mask=counts, other=0)
+    u = tl.load(row_ptr + left, mask=are_inputs(left, counts, N_I), other=0.0)
+    u -= tl.load(row_ptr + right, mask=are_inputs(right, counts, N_I), other=0.0)
+    index = chosen_rows(u, r)
     chosen = tl.reshape(tl.where(there, index, -1), [BLOCK_B, BLOCK_T])  # -1 differs from every index
     j, detectors = tl.arange(0, BLOCK_B)[:, None], tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     if TO_X:
@@ -100,8 +105,7 @@ def plain_gradients_kernel(
             total = tl.where(ends, 0.0, total)
     if TO_X:
         slope = uncertainty_slope(tl.sum(tl.where(r[None, :] == which[:, None], u, 0.0), axis=1)) * gain
-        pair_ptr = anchors_ptr + (t * N_C + which) * 2
-        left = tl.load(pair_ptr, mask=there, other=-1)
-        right = tl.load(pair_ptr + 1, mask=there, other=-1)
-        tl.atomic_add(dx_ptr + b * N_I + left, slope, mask=(left >= 0) & (left < N_I), sem="relaxed")
-        tl.atomic_add(dx_ptr + b * N_I + right, -slope, mask=(right >= 0) & (right < N_I), sem="relaxed")
+        near_ptr = anchors_ptr + (t * N_C + which) * 2
+        near, far = tl.load(near_ptr, mask=there, other=-1), tl.load(near_ptr + 1, mask=there, other=-1)
+        tl.atomic_add(dx_ptr + b * N_I + near, slope, mask=are_inputs(near, there, N_I), sem="relaxed")
+        tl.atomic_add(dx_ptr + b * N_I + far, -slope, mask=are_inputs(far, there, N_I), sem="relaxed")
