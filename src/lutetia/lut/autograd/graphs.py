@@ -51,7 +51,7 @@ def in_graph(x: Any, layer: tuple[Any, ...], meta: Any, n_inputs: int | None = N
     if weight.shape[:2] != (anchors.shape[0], 1 << as_constant(n_bits)) or anchors.dtype != torch.int32:
         return None
     learns = torch.is_grad_enabled() and any(each.requires_grad for each in (x, weight, *positions))
-    is_layer = n_inputs is not None and not positions
+    is_layer = n_inputs is not None and len(layer) == 2  # torch 2.11 does not compile `not` of a tuple
     if is_layer and (weight.requires_grad or not learns) and is_small(rows, weight, anchors):  # dW is made with dx
         y = torch.ops.lutetia.lut_layer(rows, weight, anchors, SOURCE)
     elif learns:
