@@ -263,7 +263,7 @@ ITEMS = (
         look_for_triton_interpreter,
         trial=try_triton_interpreter,
     ),
-    Item("nvrtc", "faster CUDA kernels of LUT layers", "pip install 'lutetia[nvrtc]'", look_for_nvrtc),
+    Item("nvrtc", "faster CUDA kernels of LUT layers and latent attention", "pip install 'lutetia[nvrtc]'", look_for_nvrtc),
     package("numba", "compiled CPU kernels"),
     package("matplotlib", "pictures in reports"),
     package("scikit-learn", "lutetia.sklearn, the digits data set", module="sklearn"),

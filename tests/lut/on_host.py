@@ -1,4 +1,4 @@
-"""The CUDA sources of lutetia.lut run on a CPU, compiled by a C++ compiler with `on_host.h` in place of CUDA."""
+"""CUDA sources run on a CPU, compiled by a C++ compiler with `on_host.h` in place of CUDA."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ KERNELS = {
     "gather": ("gather_rows",),
     "pairs": ("gather_pairs", "sort_places"),
     "slopes": ("slopes_of_pairs",),
+    "latent": ("attend_latent",),
 }
+HEADERS = {"latent": ("on_host.h", "tensor_cores_on_host.h")}  # of the others: the first
 
 
 @cache
@@ -32,8 +34,10 @@ def library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL
             f"{{ return launch({name}, grid, threads, shared, arguments); }}\n"
         )
     defined = [f"-D{key}={value}" for key, value in constants]
-    options = ["-O1", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC", "-std=c++17", "-include", str(HERE / "on_host.h"), *defined]
-    texts = [path.read_bytes() for path in (source, HERE / "on_host.h", *sorted(source.parent.glob("*.cuh")))]
+    headers = [HERE / name for name in HEADERS.get(source.stem, ("on_host.h",))]
+    included = [word for header in headers for word in ("-include", str(header))]
+    options = ["-O1", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC", "-std=c++17", *included, *defined]
+    texts = [path.read_bytes() for path in (source, *headers, *sorted(source.parent.glob("*.cuh")))]
     stamp = hashlib.sha256(b"\0".join([*texts, text.encode(), " ".join([version(), *options]).encode()])).hexdigest()[:24]
     kept = nvrtc.cache_folder() / f"{source.stem}-host-{stamp}.so"  # as loops and kernels are
     if not kept.exists():
@@ -55,10 +59,14 @@ def version() -> str:
 class HostKernel:
     """What `nvrtc.Kernel` is on a GPU."""
 
-    def __init__(self, source: Path, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: Any):
+    def __init__(self, source: Path, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], *_: Any):
         self.run, (self.threads, self.shared), self.name = getattr(library(source, constants), f"host_{name}"), launch, name
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
-        _values, pointers = nvrtc.packed([nvrtc.bits_of(each) for each in arguments])  # the first must live until it has run
+        self.launch(grid, [nvrtc.bits_of(each) for each in arguments])
+
+    def launch(self, grid: tuple[int, int, int], bits: list[int]) -> None:
+        """The same for arguments as `nvrtc.bits_of` gives them."""
+        _values, pointers = nvrtc.packed(bits)  # the first must live until it has run
         stuck = self.run((ctypes.c_uint * 3)(*grid), self.threads, self.shared, pointers)
         assert not stuck, f"{self.name}: the threads of a block wait for each other"

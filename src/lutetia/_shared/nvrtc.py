@@ -187,17 +187,20 @@ def bits_of(value: Any) -> int:
 
 
 @cache
-def _module(source: Path, constants: tuple[tuple[str, int], ...], device: int) -> ctypes.c_void_p:
+def _module(source: Path, constants: tuple[tuple[str, int], ...], device: int, features: str = "") -> ctypes.c_void_p:
     major, minor = torch.cuda.get_device_capability(device)
-    code, module = compiled(source, constants, f"sm_{major}{minor}"), ctypes.c_void_p()
+    code, module = compiled(source, constants, f"sm_{major}{minor}{features}"), ctypes.c_void_p()
     _call("cuModuleLoadData", f"loading {source.name}", ctypes.byref(module), code)
     return module
 
 
 @cache
-def kernel(source: Path, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: int) -> Kernel:
-    """A kernel of a file, compiled with these constants; `launch` is threads of a block and bytes that they share."""
-    return Kernel(_module(source, constants, device), name, *launch)
+def kernel(
+    source: Path, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: int, features: str = ""
+) -> Kernel:
+    """A kernel of a file, compiled with these constants; `launch` is threads of a block and bytes that they share. `features`
+    "a" allows instructions that only GPUs of exactly this compute capability have."""
+    return Kernel(_module(source, constants, device, features), name, *launch)
 
 
 class Limits(NamedTuple):

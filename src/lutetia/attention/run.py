@@ -120,7 +120,7 @@ class OnLoops(NamedTuple):
 class KnownCall(NamedTuple):
     """What was worked out for calls of one signature."""
 
-    plan: Any  # triton.LaunchPlan, or OnLoops
+    plan: Any  # triton.LaunchPlan, latent.LatentPlan, or OnLoops
     scale: float
     window: int | None
     factors: tuple[Tensor | None, Tensor | None]  # k_scale and v_scale where they are numbers
@@ -130,10 +130,7 @@ class KnownCall(NamedTuple):
     @staticmethod
     def of(call: DecodeCall, arguments: tuple[Any, ...], how: RunOptions, executor: str) -> KnownCall:
         """From a call that was checked."""
-        plan: Any = OnLoops(how)
-        if executor == "triton":
-            triton = import_module("lutetia.attention.triton")
-            plan = triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
+        plan: Any = plan_on_gpu(call, how) if executor == "triton" else OnLoops(how)
         pairs = zip(arguments[FACTORS], (call.k_scale, call.v_scale), strict=True)
         factors = [None if isinstance(one, Tensor) else kept for one, kept in pairs]
         return KnownCall(plan, call.scale, call.window, tuple(factors), call.softcap, call.shared)  # type: ignore[arg-type]
@@ -204,11 +201,18 @@ def _cpu_executor() -> str:
     return "cpu"
 
 
+def plan_on_gpu(call: DecodeCall, how: RunOptions) -> Any:
+    """The launch of a call, without its tensors: of the kernel for latent attention where that fits, or of Triton's."""
+    latent = import_module("lutetia.attention.cuda.latent")
+    if latent.fits(call, how.cores):
+        return latent.plan_of(call, how.batch_invariant)
+    triton = import_module("lutetia.attention.triton")
+    return triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
+
+
 def _execute(executor: str, call: DecodeCall, how: RunOptions) -> tuple[Tensor, Tensor]:
     if executor == "triton":
-        from lutetia.attention import triton
-
-        return triton.decode(call, how.cores, how.shard, how.batch_invariant)
+        return plan_on_gpu(call, how).start(call)
     if executor == "cpu":
         from lutetia.attention import cpu
 
@@ -232,7 +236,10 @@ def _notes(executor: str, call: DecodeCall, how: RunOptions) -> dict[str, Any]:
     notes: dict[str, Any] = {"bytes_per_key": read, "batch_invariant": how.batch_invariant}
     if executor == "triton":
         from lutetia.attention import triton
+        from lutetia.attention.cuda import latent
 
+        if latent.fits(call, how.cores):
+            return notes | {"kernel": "latent"}
         return notes | triton.configure(call, how.cores, how.shard, how.batch_invariant)._asdict()
     lengths = call.seq_lens.tolist()
     return notes | {"live_keys": sum(lengths), "cache_bytes_read": read * sum(lengths)}

@@ -51,11 +51,6 @@ class LaunchConfig(NamedTuple):
     fixed: bool = False
 
 
-def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
-    """out [B, H_q, s_active, d_v] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
-    return launch(call, configure(call, cores, shard, batch_invariant))
-
-
 def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> LaunchConfig:
     """The configuration of a call; with `batch_invariant`, how keys are split does not depend on B, S_max or the device."""
     rows = min(call.group * call.s_active, _most_rows(call))
@@ -122,7 +117,7 @@ class LaunchPlan(NamedTuple):
     before: Before | None = None
 
     def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
-        """Launch it; shapes as in `decode`."""
+        """Launch it; shapes as in `launch`."""
         q, k, v = call.q, call.k_cache, call.v_cache
         sizes = self.scratch
         arrived, scratch = workspace(self.owners, sum(sizes), q.device)
@@ -171,7 +166,7 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def launch(call: DecodeCall, config: LaunchConfig) -> tuple[Tensor, Tensor]:
-    """One launch of the kernel; shapes as in `decode`."""
+    """out [B, H_q, s_active, d_v] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
     return plan_of(call, config).start(call)
 
 
