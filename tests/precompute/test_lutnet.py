@@ -90,6 +90,30 @@ def test_a_projection_sums_what_is_connected() -> None:
     assert len(sums.index) <= layer.lut.synapses.to_general().n_weights  # no more addends than synapses
 
 
+def test_a_number_spends_its_bits_on_what_varies() -> None:
+    """Tables about 1,000 that differ by 2: off by half a unit of their differences each, not of their size."""
+    layer = randomised(LUT(6, 1, 20, 3, seed=0))
+    layer.weight.data.copy_(1000 + 2 * torch.rand(layer.weight.shape, generator=torch.Generator().manual_seed(0)))
+    net = lut_network(layer, bits=8, weight_bits=8, argmax=False)
+    unit = net.graph.output_edge.scale[0]
+    assert unit < 1.01 / 127
+    x = net.quantise(torch.rand(200, 6)).double() / 255
+    wanted = layer.double()(x)[:, 0]
+    assert (net(x)[:, 0] * unit - wanted).abs().max() <= 21 * unit / 2
+    assert wanted.min() > 20_000
+
+
+@pytest.mark.parametrize(("outputs", "argmax"), [(1, False), (3, False), (3, True)])
+def test_constant_tables_make_a_constant_circuit(outputs: int, argmax: bool) -> None:
+    layer = LUT(4, outputs, 5, 2, seed=0)
+    layer.weight.data.copy_(torch.arange(1.0, outputs + 1).expand_as(layer.weight))
+    net = lut_network(layer, bits=3, argmax=argmax)
+    found = net(torch.rand(7, 4))
+    wanted = torch.full((7, 1), outputs - 1.0) if argmax else torch.arange(5.0, 5 * outputs + 1, 5.0).expand(7, -1)
+    torch.testing.assert_close(found.float() * net.graph.output_edge.scale[0], wanted, rtol=0.01, atol=0)
+    assert net.graph.emit("verilog").sources
+
+
 def test_a_classifier_and_its_two_accuracies() -> None:
     models = pytest.importorskip("lutetia.models")
     from lutetia.models.classifier_config import LUTLayer
@@ -164,7 +188,7 @@ def test_what_is_refused() -> None:
         last.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 5.0]]) * 1e-30)
         last.bias.fill_(1.0)
         last.bias[0] = -1.0
-    with pytest.raises(ArgumentError, match=r"the bias of a linear layer is up to 2, expected at most 2\*\*48 units"):
+    with pytest.raises(ArgumentError, match=r"the bias of a layer is up to 2, expected at most 2\*\*48 units"):
         lut_network(nn.Sequential(LUT(4, 2, 3, 2, seed=0), last))
 
 

@@ -34,11 +34,13 @@ MOST_BIAS = 2.0**48  # so that sums stay within 64 bits
 
 @dataclass(frozen=True)
 class Detectors:
-    """The tables of a layer: anchors [N_t, N_c, 2], weight float64 [N_t, 2**N_c, O], thresholds [n] as they are compared."""
+    """The tables of a layer: anchors [N_t, N_c, 2], weight float64 [N_t, 2**N_c, O], thresholds [n] as they are compared, and
+    an offset [O] that is added to the sums."""
 
     anchors: np.ndarray
     weight: np.ndarray
     thresholds: np.ndarray | None = None
+    offset: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ def lut_network(
         fail("model", model, "a LUT layer, a LUTProjection2d, a LUTClassifier, or a Sequential of these")
     if argmax:
         stages[-1] = _against_first(stages[-1])
+    else:
+        stages[-1] = _about_middle(stages[-1])
     first = stages[0]
     n_inputs = _n_inputs(model, first)
     coded = encoder(bits, low, high, n_inputs, affine=True if isinstance(first, Readout) else None)
@@ -283,13 +287,23 @@ def _against_first(stage: Detectors | Readout) -> Detectors | Readout:
     return Readout(stage.weight - stage.weight[:1], stage.bias - stage.bias[:1])
 
 
+def _about_middle(stage: Detectors | Readout) -> Detectors | Readout:
+    """The tables of one number less the middle of each, which is added once at the end: a pressure of 101,325 ± 300 then spends
+    its bits on the 300."""
+    if isinstance(stage, Readout) or stage.weight.shape[2] != 1:
+        return stage
+    middle = (stage.weight.max(1, keepdims=True) + stage.weight.min(1, keepdims=True)) / 2
+    return replace(stage, weight=stage.weight - middle, offset=middle.sum((0, 1)))
+
+
 # ---- the nodes -------------------------------------------------------------------------------------------------------
 
 
 def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int, values: np.ndarray | None, name: str) -> int:
     """Comparisons, tables, sums; `values` are what the numbers of the source stand for, None for multiples of its scale."""
     lanes = _comparisons(builder, source, stage, values, name)
-    top = np.abs(stage.weight).max()
+    offset = np.zeros(stage.weight.shape[2]) if stage.offset is None else stage.offset
+    top = np.abs(stage.weight).max() or np.abs(offset).max()
     scale = float(top) / (2 ** (weight_bits - 1) - 1) if top else 1.0
     levels = np.rint(stage.weight / scale).astype(np.int64)  # [N_t, R, O]
     lowest = levels.min(1)  # what every row of a detector has in common goes into the bias of the sum
@@ -300,6 +314,8 @@ def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int
     n_anchors = stage.anchors.shape[1]
     for detector in range(len(levels)):
         outputs = np.flatnonzero(highest[detector])
+        if not len(outputs) and not tables and detector == len(levels) - 1:
+            outputs = np.zeros(1, dtype=np.int64)  # all tables are constant: one stays, as a net has some
         if not len(outputs):
             continue
         own = [domain_for(0, int(highest[detector, output])) for output in outputs]
@@ -315,7 +331,7 @@ def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int
     rows_edge = edge.carrying(domains, [scale] * len(domains))
     rows = builder.add(Table((lanes,), rows_edge, tuple(tables), tuple(lookups), name=name))
     rows = builder.add(Register((rows,), rows_edge, name=name))
-    return _sums(builder, rows, np.array(targets), lowest.sum(0), domains, scale, name)
+    return _sums(builder, rows, np.array(targets), lowest.sum(0) + _whole_bias(offset, scale), domains, scale, name)
 
 
 def _comparisons(builder: Builder, source: int, stage: Detectors, values: np.ndarray | None, name: str) -> int:
@@ -364,9 +380,7 @@ def _whole_bias(bias: np.ndarray, unit: float) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         numbers = np.rint(bias / unit)
     if not (np.abs(numbers) < MOST_BIAS).all():
-        raise ArgumentError(
-            f"the bias of a linear layer is up to {np.abs(bias).max():g}, expected at most 2**48 units of {unit:g}"
-        )
+        raise ArgumentError(f"the bias of a layer is up to {np.abs(bias).max():g}, expected at most 2**48 units of {unit:g}")
     return numbers.astype(np.int64)
 
 

@@ -27,7 +27,7 @@ void *memset(void *to, int value, size_t n);
 #endif
 
 """
-UNSIGNED = [(0, 2**8, "uint8_t"), (0, 2**16, "uint16_t"), (0, 2**32, "uint32_t")]
+UNSIGNED = [(0, 2**8, "uint8_t"), (0, 2**16, "uint16_t"), (0, 2**32, "uint32_t"), (0, 2**63, "int64_t")]
 
 
 def smallest(low: int, high: int) -> str:
