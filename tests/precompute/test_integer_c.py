@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from whole import PROMPTS, classifiers, language, languages, numbers
+from whole import PROMPTS, classifiers, language, languages, numbers, regression
 
 from lutetia.cli import main
 from lutetia.precompute import integer_model
@@ -164,7 +164,8 @@ def test_it_runs_on_machines_without_a_multiplier(name: str) -> None:
     machine = MACHINES[name]
     optional_tool(machine.compiler)
     optional_tool(str(machine.emulator))
-    for model in (integer_model(language()), integer_model(KINDS["linear"]), integer_model(KINDS["tabular"])):
+    for given in (language(), KINDS["linear"], KINDS["tabular"], regression(spread_90=40.0), regression(error_90=12.5)):
+        model = integer_model(given)
         told = measured(model, c_files(model))[name]  # raises where an answer differs
         assert not told["left_out"]
         assert 50 < told["instructions"] < 1_000_000

@@ -17,6 +17,7 @@ from lutetia.models import load
 from lutetia.precompute import c_files, integer_model
 from lutetia.precompute.integer.c_columns import encoding_bytes
 from lutetia.sklearn import GateClassifier, LUTClassifier
+from lutetia.training.date_columns import EXAMPLES
 from lutetia.training.table_run import guess_config, make_table_config, open_table, train_table
 from tools import require_tool
 
@@ -84,12 +85,18 @@ def test_c_answers_rows_as_the_model_does(target: str, tmp_path: Path) -> None:
         assert done.stdout.splitlines() == [table.classes[answer] for answer in answers.tolist()]
     else:
         unit = model.graph.output_edge.scale[0]
-        np.testing.assert_allclose([*map(float, done.stdout.split())], answers.numpy() * unit, rtol=1e-8)
+        names, *rows = done.stdout.splitlines()
+        assert names == "ziel,ziel low,ziel high"
+        numbers = np.array([[*map(float, row.split(","))] for row in rows])
+        np.testing.assert_allclose(numbers[:, 0], answers.numpy() * unit, rtol=1e-8)
+        np.testing.assert_allclose(numbers[:, 2] - numbers[:, 1], 2 * model.model.metadata["error_90"], atol=unit)
+    categories = "one of the categories */ blau, hell, grün, rot"
     for line, message in (
         ("1,2", "line 2: the row has another number of cells than the first line"),
-        ("x,2,rot,1,5 kg,gut", "line 2: no number: x"),
-        ("1,2,gelb,1,5 kg,gut", "line 2: the model has not seen gelb"),
-        ("1,2,rot,1,5 g,gut", "line 2: no number: 5 g"),
+        ("x,2,rot,1,5 kg,gut", "line 2, column Größe (mm): x, expected a number"),
+        ('"\n\t\n",2,rot,1,5 g\t' + "x" * 60 + ",gut", f"line 4, column Gewicht: 5 g?{'x' * 36}..., expected a number in kg"),
+        ("1,2,gelb,1,5 kg,gut", f"line 2, column Farbe: gelb, expected {categories}"),
+        ("1,2,rot,1,5 g,gut", "line 2, column Gewicht: 5 g, expected a number in kg"),
     ):
         done = run(data.read_text("utf-8-sig").split("\n")[0] + "\n" + line + "\n")
         assert (done.returncode, done.stderr.strip()) == (1, message)
@@ -145,15 +152,7 @@ def test_c_reads_dates_as_python_does(order: str, tmp_path: Path) -> None:
     x = open_table(config, Path())[0].x
     scale = float(whole.graph.output_edge.scale[0])
     wanted = [float(f"{each * scale:.9g}") for each in whole(model.encode(torch.from_numpy(x)).long()).flatten().tolist()]
-    assert [float(each) for each in done.stdout.split()] == wanted
-    for bad in (
-        "2023-02-29",
-        "soon",
-        "2024-02-29 25:00",
-        "2024-02-29T10:00+24:00",
-        "2024-02-29 10:00x",
-        "2024/02-29",
-        "13/13/2024",
-    ):
+    assert [float(each.split(",")[0]) for each in done.stdout.split("\n")[1:-1]] == wanted
+    for bad in ("2023-02-29", "soon", "2024-02-29 25:00", "2024-02-29T10:00+24:00", "2024-02-29 10:00x", "13/13/2024"):
         done = run(f"a,b\n{bad},\n")
-        assert (done.returncode, done.stderr) == (1, f"line 2: no date of numbers: {bad}\n")
+        assert (done.returncode, done.stderr) == (1, f"line 2, column a: {bad}, expected {EXAMPLES[order]}\n")

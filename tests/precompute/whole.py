@@ -72,6 +72,24 @@ def _tabular() -> Tabular:
     return model
 
 
+def regression(**metadata: float) -> Tabular:
+    """Random tables of a number about 700; a third of the spreads are below the least one, some of them negative."""
+    generator = torch.Generator().manual_seed(3)
+    sizes = {"n_encoded": 4, "n_edges": 20, "n_tables": 9, "n_anchors": 3, "spread_tables": 7, "spread_anchors": 2}
+    model = Tabular(input_shape=(4,), n_classes=1, seed=0, **sizes).eval()
+    model.encoding.source.copy_(torch.arange(4))
+    model.encoding.edges.copy_(torch.rand(4, 20, generator=generator, dtype=torch.float64).sort(1).values)
+    for layer, n_tables, n_anchors, low, high in ((model.tables, 9, 3, 60.0, 95.0), (model.spread, 7, 2, -0.4, 0.6)):
+        left = torch.randint(4, (n_tables, n_anchors, 1), generator=generator)
+        right = 4 + torch.randint(255, (n_tables, n_anchors, 1), generator=generator)
+        right[1::2] = 4 + right[1::2] % 16  # where the sliders of a page move
+        right[0] = (left[0] + 1) % 4
+        rows = low + (high - low) * torch.rand(n_tables, 2**n_anchors, 1, generator=generator)
+        model.set_tables(torch.cat([left, right], 2), rows, layer)
+    model.metadata = metadata
+    return model
+
+
 def numbers(n_inputs: int, bits: int, n: int = 50, seed: int = 0) -> torch.Tensor:
     """Whole numbers of `bits` bits: int64 [n, n_inputs], the ends of the range among them."""
     x = torch.randint(2**bits, (n, n_inputs), generator=torch.Generator().manual_seed(seed))

@@ -28,6 +28,7 @@ from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data
+from lutetia.cli.build_intervals import built_bounds, circuit_interval
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
 from lutetia.cli.build_tables import Refit, kept_tables, measured, output_unit, without_unseen
@@ -150,7 +151,7 @@ def _check(request: BuildRequest) -> None:
         raise UsageError(f"there is no target {request.target!r}: did you mean one of {', '.join((*TARGETS, *PROGRAMS))}?")
     if request.input_bits is not None and not 1 <= request.input_bits <= 16:
         raise UsageError(f"--input-bits is {request.input_bits}, expected 1 to 16")
-    most = 8 if request.target in PROGRAMS else 24
+    most = {"c": 16, "verilog": 8}.get(request.target, 24)
     if request.weight_bits is not None and not 2 <= request.weight_bits <= most:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {most}")
     if not 1 <= request.detectors_per_cycle <= 64:
@@ -229,12 +230,14 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
     classifies = isinstance(model, Tabular) and not model.is_regression
     weight_bits = request.weight_bits or (TABULAR_BITS if classifies else WEIGHT_BITS)
     used: dict[str, Any] = {}
+    interval = None
     if isinstance(model, VotesClassifier):  # its bits and its range are part of it
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
         refit = Refit(fit_settings(request.checkpoint), request.refit)
         network, used = kept_tables(model, weight_bits, data, refit, request.n_tables)
+        interval = circuit_interval(network, built_bounds(network, data, weight_bits, used["used"]))
         source = "checkpoint"
         bits = network.bits
     else:
@@ -261,6 +264,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "boosted_tables": used,
         "unseen": unseen,
         "output_unit": output_unit(network),
+        "interval": interval,
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
         "samples": network.quantise(data.x[:SIMULATED]) if isinstance(data, Measured) else None,
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,
@@ -306,7 +310,7 @@ def _shape(graph: Graph) -> dict[str, Any]:
 def _files(build: Build) -> dict[str, str | bytes]:
     files: dict[str, str | bytes] = {}
     for language, hardware in build.hardware.items():
-        files |= {f"{language}/{name}": text for name, text in _with_manifest(hardware, build.benches[language]).items()}
+        files |= {f"{language}/{name}": text for name, text in _with_manifest(hardware, build, language).items()}
     if build.bitstream is not None:
         files[BITSTREAMS[build.target]] = build.bitstream
     files["tables.json"] = json.dumps(build.report["tables"], indent=1) + "\n"
@@ -318,8 +322,10 @@ def _files(build: Build) -> dict[str, str | bytes]:
     return files
 
 
-def _with_manifest(hardware: Hardware, bench: dict[str, str]) -> dict[str, str]:
-    return {**hardware.files, **bench, MANIFEST: json.dumps(hardware.manifest, indent=2) + "\n"}
+def _with_manifest(hardware: Hardware, build: Build, language: str) -> dict[str, str]:
+    """The files of a language and its test bench; the manifest also says how far the truth may lie from the output."""
+    known = {**hardware.manifest, "interval": build.report["interval"]}
+    return {**hardware.files, **build.benches[language], MANIFEST: json.dumps(known, indent=2) + "\n"}
 
 
 def _tables(graph: Graph) -> list[Any]:

@@ -86,8 +86,13 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
         "bits per weight": f"{report['weight_bits']}",
         "lookups per sample": f"{report['lookups']:,}",
         **({"output, times": short_number(unit, 6)} if (unit := report.get("output_unit")) is not None else {}),
+        **(_within(interval) if (interval := report.get("interval")) else {}),
         **({"tables used": "{used} of {all}".format(**used)} if (used := report.get("boosted_tables")) else {}),
     }
+
+
+def _within(interval: dict[str, Any]) -> dict[str, str]:
+    return {f"9 of 10 within, ±{interval['whole']:,} of the output": f"±{short_number(interval['half_width'])}"}
 
 
 def _parts(report: dict[str, Any]) -> list[Part]:

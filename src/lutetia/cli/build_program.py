@@ -21,6 +21,7 @@ from lutetia._shared import folders
 from lutetia._shared.numbers import short_number
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
+from lutetia.cli.build_intervals import built_bounds, circuit_interval, circuit_text, program_interval, program_text
 from lutetia.cli.build_tables import Refit, first_tables, output_unit
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
@@ -135,12 +136,13 @@ def whole_model(request: BuildRequest) -> IntegerTransformer | IntegerClassifier
     bits = {"weight_bits": request.weight_bits or WEIGHT_BITS, "input_bits": request.input_bits or INPUT_BITS}
     model: Model[Any] = load(request.checkpoint)
     n_tables = request.n_tables
-    if isinstance(model, Tabular) and n_tables is not None and 1 <= n_tables <= model.config.n_tables:
-        data = open_run_data(request.checkpoint, request.data, model)
+    if bits["weight_bits"] > WEIGHT_BITS and not isinstance(model, Tabular):
+        raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {WEIGHT_BITS}; only tables of data take more")
+    if isinstance(model, Tabular) and (n_tables is not None or bits["weight_bits"] < WEIGHT_BITS):
+        data, n_tables = open_run_data(request.checkpoint, request.data, model), n_tables or model.config.n_tables
         refit = Refit(fit_settings(request.checkpoint), request.refit)
         kept = first_tables(model, n_tables, bits["weight_bits"], data, refit)
-        if kept.again:
-            return IntegerClassifier(kept.network)
+        return IntegerClassifier(kept.network, built_bounds(kept.network, data, bits["weight_bits"], n_tables))
     return integer_model(model, low=low, high=high, n_tables=n_tables, **bits)
 
 
@@ -161,11 +163,13 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) 
     input_facts = {"inputs": model.n_inputs, "outputs": model.n_outputs, "input": model.network.encoder.to_dict()}
     widths = {f"stage {number}": stage.bits for number, stage in enumerate(model.stages)}
     input_facts["output_unit"] = output_unit(model.network)
-    return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(model, request)}
-
-
-def _accuracy(model: IntegerClassifier, request: BuildRequest) -> dict[str, Any]:
     data = open_run_data(request.checkpoint, request.data, model.model)
+    is_program = request.target == "c"
+    input_facts["interval"] = program_interval(model, data) if is_program else circuit_interval(model.network, model.bounds)
+    return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(model, data)}
+
+
+def _accuracy(model: IntegerClassifier, data: Measured | str) -> dict[str, Any]:
     if not isinstance(data, Measured):
         return {"left_out": f"not measured ({data})"}
     return {"left_out": "", "split": data.split, **model.report(data.x, data.labels), "samples": len(data.x)}
@@ -244,6 +248,8 @@ def show_quality(report: dict[str, Any]) -> None:
         say(*quality(told, "whole numbers"))
         if report.get("output_unit") is not None:
             say("output", f"a whole number, times {short_number(report['output_unit'], 6)}")
+        if report.get("interval") is not None:
+            say("intervals", program_text(report["interval"]) if report["target"] == "c" else circuit_text(report["interval"]))
 
 
 def say(name: str, text: str) -> None:

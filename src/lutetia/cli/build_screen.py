@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia._shared.numbers import short_number
+from lutetia.cli.build_intervals import circuit_text
 from lutetia.cli.guard import stop_if_interrupted
 from lutetia.cli.show import console
 from lutetia.cli.values import PROGRAMS
@@ -73,6 +74,8 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     if report.get("output_unit") is not None:
         lines.append(("output", f"a whole number, times {short_number(report['output_unit'], 6)}"))
+    if report.get("interval") is not None:
+        lines.append(("interval", circuit_text(report["interval"])))
     return lines
 
 

@@ -148,7 +148,7 @@ def build(
         int | None, typer.Option("--input-bits", help="Bits per input; by default the fewest that cost at most 0.2 points.")
     ] = None,
     weight_bits: Annotated[
-        int | None, typer.Option("--weight-bits", help="Bits per weight; 8 by default, 6 for tables of data.")
+        int | None, typer.Option("--weight-bits", help="Bits per weight; 8 by default, 6 in a circuit for classes of a table.")
     ] = None,
     n_tables: Annotated[
         int | None,

@@ -9,17 +9,20 @@ from lutetia.cli.outputs import check_output, default_page
 from lutetia.cli.show import console, print_warning
 from lutetia.errors import DataError
 from lutetia.files import write_atomically
-from lutetia.models import load
+from lutetia.models import Model, Tabular, load
 from lutetia.precompute import IntegerTransformer, c_memory, integer_model, model_page, n_detectors, page_title
 
 LARGE = 5 << 20  # bytes: beyond it a phone takes a while to open a page
+WEIGHT_BITS, NUMBER_BITS = 8, 24  # of an entry; that of a number is rounded so little that the page says what `predict` says
 
 
 def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[str, Any]:
     """Write the page of a checkpoint, model.html by default; returns what `--json` prints."""
     out = default_page("model.html") if out is None else out
     check_output("--out", out, (".html", ".htm"))
-    model = integer_model(load(checkpoint))
+    loaded: Model[Any] = load(checkpoint)
+    is_number = isinstance(loaded, Tabular) and loaded.is_regression
+    model = integer_model(loaded, weight_bits=NUMBER_BITS if is_number else WEIGHT_BITS)
     figures = {"tables": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}
     content = model_page(model, title or page_title(checkpoint), figures).encode("utf-8", errors="replace")
     try:

@@ -21,11 +21,12 @@ from lutetia.models.gates_config import GateNetworkConfig
 from lutetia.models.inputs import as_floats
 from lutetia.models.metadata import LONGEST_NAME, UNKNOWN, check_metadata, dump_metadata
 from lutetia.models.metadata import METADATA as METADATA_FILE
+from lutetia.models.metadata import MISSING as MISSING_WORDS
 from lutetia.models.saving import FORMAT as MODEL_FORMAT
 from lutetia.models.saving import MANIFEST_FORMAT, in_run, load, read_config, save, verify
 from lutetia.models.saving import TENSORS as TENSORS_FILE
 from lutetia.models.softmax_attention import SoftmaxAttention
-from lutetia.models.tabular import Tabular
+from lutetia.models.tabular import LEAST_SPREAD, Tabular
 from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig

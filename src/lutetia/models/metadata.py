@@ -37,6 +37,7 @@ from lutetia.models.dates import ORDERS
 
 METADATA = "metadata.json"
 UNKNOWN = ("error", "missing")
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
 TASKS = ("classification", "regression", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000

@@ -239,7 +239,7 @@ class TabularEstimator(BaseEstimator):
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); it gives the number of the class in `classes_`,
         or of a run of `lutetia train` the number that the class has there.
         A regressor gives a whole number, to be multiplied by `model_.network(weight_bits).graph.output_edge.scale[0]`; so does
-        its circuit.
+        its circuit. With `intervals=True`, `lutetia_half_width` gives the half width of `predict_interval` in the same unit.
         """
         from lutetia.precompute import c_files, integer_model
 

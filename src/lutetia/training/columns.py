@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import DataError
+from lutetia.models import MISSING_WORDS
 from lutetia.training.dates import looks_like_date
 from lutetia.training.formats import Array
 from lutetia.training.tables import is_number
 
-MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
 MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
 MOST_CATEGORIES = 1000
 MOST_WORDS = 5  # distinct words in a column of numbers that are still taken for missing values
@@ -230,7 +230,9 @@ def number_of(text: str) -> float | None:
 
 def is_missing(value: object) -> bool:
     return (
-        value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and value.lower() in MISSING)
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (isinstance(value, str) and value.lower() in MISSING_WORDS)
     )
 
 

@@ -30,7 +30,11 @@ def error_bound(errors: Array) -> float | None:
 def interval_bounds(model: Tabular, x: Array, y: Array) -> dict[str, float]:
     """What the metadata of a regression says of its errors, by rows x [n, *input_shape] that were not fitted, and their numbers
     y [n]: the bound for all rows, and that for rows of spread 1."""
-    errors = np.abs(predicted_numbers(model, x) - y)
+    return error_bounds(model, x, np.abs(predicted_numbers(model, x) - y))
+
+
+def error_bounds(model: Tabular, x: Array, errors: Array) -> dict[str, float]:
+    """The same by the absolute errors [n] of those rows, also of fewer tables than the model has."""
     bounds = {"error_90": error_bound(errors)}
     if model.spread is not None:
         bounds["spread_90"] = error_bound(errors / row_spreads(model, x))

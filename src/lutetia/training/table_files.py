@@ -13,11 +13,10 @@ import numpy as np
 from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, LutetiaError, require
 from lutetia.files import check_file
-from lutetia.models import LONGEST_NAME
+from lutetia.models import LONGEST_NAME, MISSING_WORDS
 from lutetia.training.arrays import read_npz
 from lutetia.training.columns import (
     AS_ASKED,
-    MISSING,
     MOST_CLASSES,
     SHOWN,
     Column,
@@ -138,7 +137,7 @@ def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool 
 
 def _values(cells: Sequence[str]) -> Column:
     """The cells of a column of text, None for those that hold no value."""
-    return Column([None if cell.lower() in MISSING else cell for cell in cells])
+    return Column([None if cell.lower() in MISSING_WORDS else cell for cell in cells])
 
 
 def named(header: Sequence[str]) -> list[str]:

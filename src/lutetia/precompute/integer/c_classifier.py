@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from lutetia.errors import ArgumentError
 from lutetia.precompute.integer.c_text import INCLUDES, array, define, n_bytes, smallest, source, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, TableStage
 from lutetia.precompute.integer.scales import signed_bits
@@ -23,8 +24,29 @@ typedef {kind} input_t; /* 0 to LUTETIA_LARGEST */
 
 /* {says} */
 int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS]);
-
+{width}
 #endif
+"""
+
+WIDTH_HEADER = """
+/* How far the truth is from lutetia_answer(x) at most, in nine of ten cases, in the same units. */
+#define LUTETIA_INTERVALS
+int32_t lutetia_half_width(const input_t x[LUTETIA_INPUTS]);
+"""
+WIDTH = """int32_t lutetia_half_width(const input_t x[LUTETIA_INPUTS])
+{{
+    static int32_t y[1];
+    stage{number}(x, y);
+    return ((y[0] < {least} ? {least} : y[0]) + {half}) >> {shift};
+}}
+
+"""
+SAME_WIDTH = """int32_t lutetia_half_width(const input_t x[LUTETIA_INPUTS])
+{{
+    (void)x;
+    return {least};
+}}
+
 """
 
 TIMES = """/* A product by doubling and adding. */
@@ -57,7 +79,8 @@ class StageText:
 
 def classifier_files(model: IntegerClassifier) -> dict[str, str]:
     """The text of model.c and model.h."""
-    parts = _stages(model)
+    parts, width = _stages(model), _width(model)
+    _check_number(model, parts)
     n_outputs = [len(stage.bias) for stage in model.stages]
     steps = []
     for number, (part, count) in enumerate(zip(parts, n_outputs, strict=True)):
@@ -81,6 +104,7 @@ def classifier_files(model: IntegerClassifier) -> dict[str, str]:
         TIMES.format(sum=widest) if linear else "",
         *(part.text for part in parts),
         "int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS])\n{\n", declared, called, "}\n\n",
+        width.text if width else "",
         source("classifier.c"),
     ])  # fmt: skip
     return {"model.c": program, "model.h": _header(model)}
@@ -88,12 +112,13 @@ def classifier_files(model: IntegerClassifier) -> dict[str, str]:
 
 def memory(model: IntegerClassifier) -> dict[str, int]:
     """Bytes of constant tables, and of memory used to answer a sample, the sample included."""
-    parts = _stages(model)
+    parts, width = _stages(model), _width(model)
     sums = sum(n_bytes(part.out) * len(stage.bias) for part, stage in zip(parts, model.stages, strict=True))
     given = model.n_inputs * n_bytes(_input_type(model))
+    more = [] if width is None else [width]
     return {
-        "flash_table_bytes": sum(part.flash for part in parts),
-        "ram_bytes": given + sums + max(part.ram for part in parts),
+        "flash_table_bytes": sum(part.flash for part in [*parts, *more]),
+        "ram_bytes": given + sums + sum(n_bytes(part.out) for part in more) + max(part.ram for part in [*parts, *more]),
     }
 
 
@@ -107,7 +132,31 @@ def _header(model: IntegerClassifier) -> str:
         "The class of a sample, the lowest of equals." if model.n_outputs > 1 else "The sum of a sample, in units of the tables."
     )
     about = title("A classifier of lookup tables: whole numbers in, a class out.")
-    return HEADER.format(title=about, sizes=sizes, kind=_input_type(model), says=says)
+    width = "" if model.half_width is None else WIDTH_HEADER
+    return HEADER.format(title=about, sizes=sizes, kind=_input_type(model), says=says, width=width)
+
+
+def _check_number(model: IntegerClassifier, parts: list[StageText]) -> None:
+    """Refuse numbers and intervals that do not fit what the functions return."""
+    if model.n_outputs == 1 and parts[-1].out != "int32_t":
+        bits = model.stages[-1].bits
+        raise ArgumentError(f"the sum of the tables takes {bits} bits, expected at most 32 in C: use fewer weight bits")
+    if (width := model.half_width) is not None:
+        reach = width.least if width.stage is None else int(_reach(width.stage)[0])
+        if width.shift < 0 or signed_bits(reach) > 32:
+            raise ArgumentError("the intervals of the model are too wide for its unit in C: use fewer weight bits")
+
+
+def _width(model: IntegerClassifier) -> StageText | None:
+    """The half width of intervals in C: a stage of its own, or one number."""
+    width, number = model.half_width, len(model.stages)
+    if width is None:
+        return None
+    if width.stage is None:
+        return StageText(SAME_WIDTH.format(least=width.least), 0, 0, "int32_t")
+    stage = _tables(number, width.stage, _input_type(model), "int32_t")
+    text = stage.text + WIDTH.format(number=number, least=width.least, half=width.half, shift=width.shift)
+    return replace(stage, text=text)
 
 
 def _stages(model: IntegerClassifier) -> list[StageText]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lutetia.models import DATE_ORDERS as ORDERS
-from lutetia.models import DATE_PARTS
+from lutetia.models import DATE_PARTS, MISSING_WORDS
 from lutetia.precompute.integer.c_text import array, define, n_bytes, source, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
 
@@ -27,6 +27,7 @@ HEADER = """{title}#ifndef LUTETIA_COLUMNS_H
 extern const char *const lutetia_columns[LUTETIA_COLUMNS]; /* their names, in UTF-8 */
 extern const char *const lutetia_units[LUTETIA_COLUMNS];   /* "" where there is none */
 extern const char *const *const lutetia_categories[LUTETIA_COLUMNS]; /* their names, then 0; 0 for a column of numbers */
+extern const char *const lutetia_missing[]; /* words for no value, in small letters, then 0 */
 extern const char *const lutetia_classes[LUTETIA_OUTPUTS];
 
 /* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is missing. */
@@ -38,6 +39,8 @@ DATES = """
 /* Columns of dates: 0 for another, 1 where the year comes first in a file, 2 the day, 3 the month. Their values are seconds since
  * the beginning of 1970, as lutetia_date gives them; NAN for a day that does not exist. */
 #define LUTETIA_DATES
+#define LUTETIA_FIRST_SECOND -62135596800.0 /* of the year 1 */
+#define LUTETIA_LAST_SECOND 253402300799.0  /* of the year 9999 */
 extern const int lutetia_dates[LUTETIA_COLUMNS];
 double lutetia_date(int year, int month, int day, int hour, int minute, double second);
 """
@@ -81,13 +84,14 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     """The texts of columns.h, columns.c and rows.c."""
     parts, known, n = _codes(model), model.model.metadata, model.model.n_columns
     names = [*known.get("features", (f"x{number}" for number in range(n)))]
-    classes = [*known.get("classes", map(str, range(model.n_outputs)))] if model.n_outputs > 1 else [known.get("target", "y")]
+    classes = [*known.get("classes", map(str, range(model.n_outputs)))] if model.n_outputs > 1 else [known.get("target", "value")]
     units = [known.get("units", {}).get(str(number), "") for number in range(n)]
     lists, categories = "", []
     for number in range(n):
         values = known.get("categories", {}).get(str(number))
         categories.append("0" if values is None else f"CATEGORIES{number}")
         lists += "" if values is None else f"static const char *const {categories[-1]}[] = {{{_strings(values)}, 0}};\n"
+    words = [*sorted(MISSING_WORDS), *(word.lower() for word in known.get("missing", ()))]
     about = title("A row of data as inputs of the program.").replace("no floating point", "floating point in comparisons only")
     codes = "".join(array(name, values) for name, values in parts.items() if name != "EDGE")
     orders = [known.get("dates", {}).get(str(number), {}).get("order") for number in range(n)]
@@ -101,12 +105,15 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
         f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{_strings(names)}}};\n",
         f"const char *const lutetia_units[LUTETIA_COLUMNS] = {{{_strings(units)}}};\n",
         f"const char *const *const lutetia_categories[LUTETIA_COLUMNS] = {{{', '.join(categories)}}};\n",
+        f"const char *const lutetia_missing[] = {{{_strings(words)}, 0}};\n",
         f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{_strings(classes)}}};\n",
         dates,
         ENCODE.replace("PART_OF", PART_OF if "PART" in parts else ""),
     ])  # fmt: skip
-    header = HEADER.format(title=about, sizes=define(LUTETIA_COLUMNS=n), dates=DATES if dates else "", unit=unit)
-    return {"columns.h": header, "columns.c": program, "rows.c": source("rows.c")}
+    sizes = define(LUTETIA_COLUMNS=n, LUTETIA_UNKNOWN_IS_MISSING=int(known.get("unknown") == "missing"))
+    header = HEADER.format(title=about, sizes=sizes, dates=DATES if dates else "", unit=unit)
+    rows = "".join(map(source, ("reading.c", "cells.c", *(["date_cells.c"] if dates else []), "rows.c")))
+    return {"columns.h": header, "columns.c": program, "rows.c": rows}
 
 
 def encoding_bytes(model: IntegerClassifier) -> int:
@@ -120,10 +127,10 @@ def encoding_bytes(model: IntegerClassifier) -> int:
 def _codes(model: IntegerClassifier) -> dict[str, Array]:
     """SOURCE, IS_CATEGORY [n_inputs], START [n_inputs + 1], EDGE and CODE: of an input of numbers its edges, and the code above
     each; of categories the code of each. Where there are dates, PART [n_inputs] is that which an input is."""
-    encoding, stage = model.model.encoding, model.stages[0]
-    assert isinstance(stage, TableStage)
+    encoding = model.model.encoding
     all_edges, ranks, source_of = encoding.edges.cpu().numpy(), encoding.ranks.cpu().numpy(), encoding.source.cpu().numpy()
-    compared = set(stage.left[stage.right >= 0].tolist()) | set(stage.right[stage.right >= 0].tolist())
+    left, right, constant = _comparisons(model)
+    compared = {*left[right >= 0].tolist(), *right[right >= 0].tolist()}
     starts: list[int] = [0]
     edges: list[float] = []
     codes: list[int] = []
@@ -135,7 +142,7 @@ def _codes(model: IntegerClassifier) -> dict[str, Array]:
             codes += kept.tolist()
             edges += [0.0] * len(kept)
         else:
-            wanted = np.arange(1, len(own) + 1) if number in compared else np.unique(stage.constant[_constants(stage, number)])
+            wanted = np.arange(1, len(own) + 1) if number in compared else np.unique(constant[(left == number) & (right < 0)])
             wanted = wanted[(wanted >= 1) & (wanted <= len(own))]  # code > c: the value is above edge c - 1
             codes += (wanted + 1).tolist()
             edges += own[wanted - 1].tolist()
@@ -151,8 +158,12 @@ def _codes(model: IntegerClassifier) -> dict[str, Array]:
     }
 
 
-def _constants(stage: TableStage, number: int) -> Array:
-    return np.flatnonzero((stage.left == number) & (stage.right < 0))
+def _comparisons(model: IntegerClassifier) -> list[Array]:
+    """Left, right and constant of all comparisons of inputs, int64 [n] each: those of the tables, and of the intervals."""
+    first, width = model.stages[0], model.half_width
+    assert isinstance(first, TableStage)
+    stages = [first] if width is None or width.stage is None else [first, width.stage]
+    return [np.concatenate(parts) for parts in zip(*((each.left, each.right, each.constant) for each in stages), strict=True)]
 
 
 def _double(value: float) -> str:

@@ -5,14 +5,16 @@
                    sums:   y[targets] += contents[table[u], index], on top of bias
     linear stage   y = bias + weight · x, by shifts and additions
 
-The class is the number of the greatest y of the last stage, the first of equals. A regression has one y and no class.
+The class is the number of the greatest y of the last stage, the first of equals. A regression has one y and no class, and may
+have one more table stage for the width of its intervals.
 The interpreter of the graph is the definition; every stage is read off the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,6 +28,7 @@ from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Registe
 from lutetia.precompute.tables.domains import NUMBERS
 
 if TYPE_CHECKING:
+    from lutetia.precompute.integer.intervals import HalfWidth
     from lutetia.precompute.integer.verilog_classifier import SharedClassifier
 
 Array = np.ndarray[Any, Any]
@@ -68,10 +71,13 @@ Stage: TypeAlias = TableStage | LinearStage
 
 
 class IntegerClassifier:
-    """A classifier in whole numbers. Made by `integer_model`."""
+    """A classifier in whole numbers. Made by `integer_model`.
 
-    def __init__(self, network: LUTNetwork) -> None:
-        self.network = network
+    `bounds` are what the metadata of a regression says of its errors, for these tables: `error_90`, `spread_90`.
+    """
+
+    def __init__(self, network: LUTNetwork, bounds: Mapping[str, Any] | None = None) -> None:
+        self.network, self.bounds = network, bounds or {}
         self.stages = stages(network.graph)
 
     @property
@@ -82,6 +88,13 @@ class IntegerClassifier:
     def model(self) -> Any:
         """The model it was made from."""
         return self.network.model
+
+    @cached_property
+    def half_width(self) -> HalfWidth | None:
+        """Of a regression how far nine in ten numbers are from its answer at most, row by row; None where that is not known."""
+        from lutetia.precompute.integer.intervals import half_width
+
+        return half_width(self.model, float(self.graph.output_edge.scale[0]), self.bounds)
 
     @property
     def n_inputs(self) -> int:

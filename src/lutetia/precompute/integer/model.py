@@ -32,14 +32,14 @@ def integer_model(
     n_tables: int | None = None,
 ) -> IntegerTransformer | IntegerClassifier:
     """The whole-number model of a checkpoint or a model: a LUTTransformer made only of tables, a LUTClassifier, Votes or Tabular.
-    `weight_bits` is the number of bits in a table entry, 2 to 8. Inputs of a classifier from `low` to `high` (by default those of
-    its metadata, else 0 to 1) become numbers of `input_bits` bits; Votes and Tabular have their own encoding. `n_tables` keeps
-    only the first tables of a Tabular; all by default.
+    `weight_bits` is the number of bits in a table entry, 2 to 8, or of a Tabular 2 to 24. Inputs of a classifier from `low` to
+    `high` (by default those of its metadata, else 0 to 1) become numbers of `input_bits` bits; Votes and Tabular have their own
+    encoding. `n_tables` keeps only the first tables of a Tabular, whose intervals are then unknown; all by default.
     """
     from lutetia.models import LUTTransformer, Tabular, Votes, VotesClassifier, load
 
-    check_range("weight_bits", weight_bits, 2, 8)
     model: Any = folder_or_model if isinstance(folder_or_model, nn.Module) else load(folder_or_model)
+    check_range("weight_bits", weight_bits, 2, 24 if isinstance(model, Tabular) else 8)
     if n_tables is not None and not isinstance(model, Tabular):
         fail("n_tables", n_tables, f"None: a {type(model).__name__} is not fitted table by table")
     if isinstance(model, LUTTransformer):
@@ -52,7 +52,8 @@ def integer_model(
         coded = encoder(config.bits, config.low, config.high, model.votes.n_inputs, affine=True)
         return IntegerClassifier(LUTNetwork(model.graph(), model, coded))
     if isinstance(model, Tabular):
-        return IntegerClassifier(model.network(weight_bits, n_tables))
+        bounds = model.metadata if n_tables in (None, model.config.n_tables) else None
+        return IntegerClassifier(model.network(weight_bits, n_tables), bounds)
     _check_classifier(model)
     metadata = getattr(model, "metadata", {})
     ends = [metadata.get(f"input_{name}", default) if given is None else given

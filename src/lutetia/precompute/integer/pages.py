@@ -17,6 +17,7 @@ from lutetia._shared.markup import Html, tag
 from lutetia._shared.pages import Article, Section, article, asset, packed
 from lutetia.models import Tabular, has_times
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
+from lutetia.precompute.integer.intervals import HalfWidth
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
 from lutetia.precompute.integer.sampling import weights
 
@@ -42,7 +43,7 @@ def page(model: IntegerTransformer | IntegerClassifier, title: str, figures: dic
     is_image = len(_shape(model)) > 1
     lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. "
     lead += "Draw, and it answers." if is_image else "Move a slider, and it answers."
-    sections = [_answering(_shape(model), model.n_outputs == 1)]
+    sections = [_answering(model)]
     return _document(
         Article(title, lead, figures or {}, sections, no_script=NO_SCRIPT), IMAGE if is_image else NUMBERS, _classifier(model)
     )
@@ -92,8 +93,11 @@ def _writing() -> Section:
     return Section("write", "Write", content)
 
 
-def _answering(shape: list[int], is_number: bool) -> Section:
+def _answering(model: IntegerClassifier) -> Section:
     """What a classifier, or a regression, is given and what it answers; an image of three planes is drawn in colour."""
+    shape, is_number, known = _shape(model), model.n_outputs == 1, getattr(model.model, "metadata", {})
+    target, unit = known.get("target"), known.get("target_unit")
+    asked = "Answer" + (f": {target}" if target else "") + (f" in {unit}" if target and unit else "")
     is_image, has_colours = len(shape) > 1, len(shape) == 3 and shape[0] == 3
     keys = "Draw with a finger, a pen or a mouse; or by keys: arrows move, space draws, shift and an arrow draw a line."
     tint = tag("label", tag("input", type="color", id="tint", value="#ffffff"), "colour") if has_colours else None
@@ -104,8 +108,9 @@ def _answering(shape: list[int], is_number: bool) -> Section:
         tag("p", keys, id="keys", class_="small"),
     ] if is_image else [tag("ul", id="sliders", class_="sliders")]  # fmt: skip
     told = [
-        tag("h3", "Answer"),
+        tag("h3", asked),
         tag("p", id="answer", aria_live="polite"),
+        tag("p", id="interval", aria_live="polite") if is_number else None,
         tag("ul", id="scores", class_="bars", aria_label="Score of each class"),
     ]
     reasons = [
@@ -171,13 +176,22 @@ def _classifier(model: IntegerClassifier) -> dict[str, Any]:
         "classes": list(metadata.get("classes", ())),
         "stages": [_stage(stage) for stage in model.stages],
         "unit": float(model.graph.nodes[model.graph.output].edge.scale[0]),
+        "halfWidth": _half_width(model.half_width),
         **_inputs(model, metadata),
     }
 
 
+def _half_width(width: HalfWidth | None) -> dict[str, Any] | None:
+    if width is None:
+        return None
+    stage = None if width.stage is None else _stage(width.stage)
+    return {"least": width.least, "half": width.half, "fine": 2.0**width.shift, "stage": stage}
+
+
 def _stage(stage: Stage) -> dict[str, Any]:
+    bias = stage.bias.tolist()  # these alone may take more than 32 bits
     if isinstance(stage, LinearStage):
-        return {"weight": _numbers(stage.weight), "bias": _numbers(stage.bias)}
+        return {"weight": _numbers(stage.weight), "bias": bias}
     tables: dict[int, int] = {}  # where each array of contents starts, which several lookups may share
     parts: list[Array] = []
     size = 0
@@ -192,7 +206,7 @@ def _stage(stage: Stage) -> dict[str, Any]:
         "lanes": _numbers(stage.lanes), "k": stage.lanes.shape[1], "flip": _numbers(stage.flip),
         "contents": _numbers(np.concatenate(parts)), "start": _numbers(np.array([tables[id(each)] for each in stage.contents])),
         "count": _numbers(count), "targets": _numbers(np.concatenate(stage.targets)),
-        "firstTarget": _numbers(np.cumsum([0, *count])[:-1]), "bias": _numbers(stage.bias),
+        "firstTarget": _numbers(np.cumsum([0, *count])[:-1]), "bias": bias,
     }  # fmt: skip
 
 
@@ -263,5 +277,6 @@ def _codes(model: Tabular, encoded: int, top: int) -> list[str]:
         names = model.metadata.get("categories", {}).get(str(int(model.encoding.source[encoded])), range(len(ranks)))
         told = [[str(name) for name, rank in zip(names, ranks, strict=False) if rank == code] for code in range(top + 1)]
         return ["missing", *(", ".join(each) or "–" for each in told[1:])]
-    texts = [model.threshold_text(encoded, code) for code in range(1, top)]
+    unit = model.metadata.get("units", {}).get(str(int(model.encoding.source[encoded])), "")
+    texts = [f"{model.threshold_text(encoded, code)} {unit}".strip() for code in range(1, top)]
     return ["missing", *(f"≤ {text}" for text in texts), f"> {texts[-1]}" if texts else "any"]

@@ -1,7 +1,7 @@
 /* Runs a model without a C library under the user mode of qemu: system calls, and the three functions that compilers call.
  *
- * A classifier reads samples as arrays of input_t and writes its answers as int32_t. A language model reads one byte, how many
- * bytes to write, then the prompt.
+ * A classifier reads samples as arrays of input_t and writes its answers as int32_t, each with the half width of its interval
+ * where it has one. A language model reads one byte, how many bytes to write, then the prompt.
  */
 #include "model.h"
 
@@ -83,6 +83,10 @@ void _start(void)
     while (take(x, sizeof x)) {
         int32_t answer = lutetia_answer(x);
         call(WRITE, 1, &answer, sizeof answer);
+#ifdef LUTETIA_INTERVALS
+        answer = lutetia_half_width(x);
+        call(WRITE, 1, &answer, sizeof answer);
+#endif
     }
 #else
     static lutetia_state state;

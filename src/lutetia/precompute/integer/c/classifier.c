@@ -60,7 +60,12 @@ int main(int argc, char **argv)
         return 2;
     }
     while ((got = read_sample(x, line)) > 0) {
+#ifdef LUTETIA_INTERVALS
+        long answer = lutetia_answer(x), width = lutetia_half_width(x);
+        printf("%ld %ld %ld\n", answer, answer - width, answer + width);
+#else
         printf("%ld\n", (long)lutetia_answer(x));
+#endif
         line++;
     }
     if (fflush(stdout) || ferror(stdout)) {

@@ -29,7 +29,7 @@ double lutetia_date(int year, int month, int day, int hour, int minute, double s
 /* A part of a date: 1 the year, 2 the month, 3 the day, 4 the weekday, from 1 for Monday, 5 the hour. */
 static double part_of(double seconds, int part)
 {
-    const double low = -62135596800.0, high = 253402300799.0; /* the years 1 to 9999 */
+    const double low = LUTETIA_FIRST_SECOND, high = LUTETIA_LAST_SECOND;
     long long whole = (long long)(seconds < low ? low : seconds > high ? high : seconds);
     long days, year;
     int month;

@@ -23,6 +23,15 @@ function told(number, digits) {
   return (number > 0 ? "+" : "−") + Math.abs(number).toLocaleString("en", digits);
 }
 
+// A number of six digits, as `lutetia predict` writes it: large ones written out, tiny ones with an exponent.
+function shortNumber(value) {
+  const rounded = Number(value.toPrecision(6)), size = Math.abs(value);
+  if (size >= 1e6 && size < 1e15) return rounded.toLocaleString("en");
+  if (rounded === 0 || (Math.abs(rounded) >= 1e-4 && Math.abs(rounded) < 1e6)) return String(rounded);
+  const [digits, exponent] = value.toExponential(5).split("e");
+  return `${Number(digits)}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
+}
+
 function bar(name, size, value, best) {
   const filled = html("span", { className: "bar" });
   filled.style.setProperty("--size", `${size}%`);
@@ -32,7 +41,9 @@ function bar(name, size, value, best) {
 function answer() {
   const scores = runStages(x), best = greatest(scores);
   if (scores.length === 1) {
-    byId("answer").textContent = String(Math.round((scores[0] * model.unit + Number.EPSILON) * 1e4) / 1e4);
+    const ends = interval(x, scores[0]).map((end) => shortNumber(end * model.unit));
+    byId("answer").textContent = shortNumber(scores[0] * model.unit);
+    byId("interval").textContent = ends.length ? `${ends[0]} to ${ends[1]} in 9 of 10 cases` : "";
     byId("scores").replaceChildren();
   } else {
     const low = Math.min(...scores), span = Math.max(...scores) - low || 1;

@@ -31,6 +31,14 @@ function runStage(stage, x) {
 
 const runStages = (x, from = 0) => model.stages.slice(from).reduce((values, stage) => runStage(stage, values), x);
 
+// The ends of the interval of a number, in units of its sum; none where nothing is known of the errors.
+function interval(x, sum) {
+  if (!model.halfWidth) return [];
+  const { least, half, fine, stage } = model.halfWidth;
+  const width = Math.floor((Math.max(least, stage ? runStage(stage, x)[0] : least) + half) / fine);
+  return [sum - width, sum + width];
+}
+
 function greatest(scores) {
   let best = 0;
   for (let c = 1; c < scores.length; c++) if (scores[c] > scores[best]) best = c;

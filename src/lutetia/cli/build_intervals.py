@@ -1,0 +1,68 @@
+"""Intervals of what `lutetia build` makes of a regression: how far the truth may lie from its answer, nine times in ten."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lutetia._shared.numbers import short_number
+from lutetia.cli.build_data import Measured
+from lutetia.cli.build_tables import output_unit
+from lutetia.models import Tabular
+from lutetia.precompute import IntegerClassifier, LUTNetwork
+from lutetia.training import error_bounds
+
+BOUNDS = ("error_90", "spread_90")
+ENOUGH_BITS = 8  # of a weight, to which rounding adds next to nothing
+
+
+def built_bounds(network: LUTNetwork, data: Measured | str, weight_bits: int, n_tables: int) -> dict[str, float]:
+    """What the errors of a regression in whole numbers stay within. Of all tables, with bits enough, that is what the model says;
+    else the test rows of the run say how far it is off. Empty where nothing is known."""
+    model = network.model
+    if not (isinstance(model, Tabular) and model.is_regression):
+        return {}
+    if n_tables == model.config.n_tables and weight_bits >= ENOUGH_BITS:
+        return {key: model.metadata[key] for key in BOUNDS if key in model.metadata}
+    if isinstance(data, str) or data.split != "test":
+        return {}
+    numbers = network(data.x)[:, 0].double().numpy() * network.graph.output_edge.scale[0]
+    return error_bounds(model, data.x.numpy(), np.abs(numbers - data.labels.double().numpy()))
+
+
+def circuit_interval(network: LUTNetwork, bounds: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The interval of a circuit, the same for all rows: its half width, and that in units of the circuit's number."""
+    if "error_90" not in bounds or output_unit(network) is None:
+        return None
+    return {"half_width": bounds["error_90"], "whole": math.ceil(bounds["error_90"] / network.graph.output_edge.scale[0])}
+
+
+def program_interval(model: IntegerClassifier, data: Measured | str) -> dict[str, Any] | None:
+    """The intervals of a program: whether they vary with the row, and on the rows that accuracy is measured on their mean half
+    width and how many of the numbers are inside."""
+    width, unit = model.half_width, float(model.graph.output_edge.scale[0])
+    if width is None:
+        return None
+    told: dict[str, Any] = {"by_row": width.stage is not None}
+    if isinstance(data, str):
+        return told if width.stage is not None else {**told, "half_width": width.least * unit}
+    codes = model.quantise(data.x)
+    own = width(codes.numpy())
+    errors = np.abs(model(codes).numpy() * unit - data.labels.double().numpy())
+    return {**told, "half_width": float(own.mean() * unit), "inside": float((errors <= own * unit).mean())}
+
+
+def circuit_text(interval: dict[str, Any]) -> str:
+    """The interval of a circuit in words."""
+    return f"±{short_number(interval['half_width'])}, or ±{interval['whole']:,} of these whole numbers, in 9 of 10 cases"
+
+
+def program_text(interval: dict[str, Any]) -> str:
+    """The intervals of a program in words."""
+    text = "wide or narrow with the row" if interval["by_row"] else "the same for all rows"
+    if "half_width" in interval:
+        text += f", ±{short_number(interval['half_width'])}" + (" on average" if interval["by_row"] else "")
+    return text + (f", {interval['inside']:.1%} of rows inside" if "inside" in interval else "")

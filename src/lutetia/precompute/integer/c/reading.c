@@ -1,0 +1,117 @@
+/* Reads a CSV file with the names of its columns in the first line, and writes an answer for each row. */
+#include "columns.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LONGEST 1000000L /* bytes of a row */
+#define MOST_CELLS 20000
+#define SHOWN 40 /* bytes of a cell in a message */
+
+static char text[LONGEST]; /* the cells of a row, each ended by 0 */
+static const char *cells[MOST_CELLS];
+static long line = 1, line_ends = 0;
+
+/* Writes the beginning of a text, with question marks for control characters. */
+static void show(const char *which)
+{
+    int i;
+    for (i = 0; which[i] && (i < SHOWN || (which[i] & 0xc0) == 0x80); i++)
+        fputc((which[i] >= 0 && which[i] < 32) || which[i] == 127 ? '?' : which[i], stderr);
+    if (which[i])
+        fputs("...", stderr);
+}
+
+static void stop(const char *what, const char *which)
+{
+    fflush(stdout);
+    fprintf(stderr, "line %ld: %s", line, what);
+    show(which);
+    fputc('\n', stderr);
+    exit(1);
+}
+
+static int is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* The next character; all ends of lines are \n. */
+static int next_character(void)
+{
+    int c = getchar();
+    if (c == '\r') {
+        c = getchar();
+        if (c != '\n')
+            ungetc(c, stdin);
+        c = '\n';
+    }
+    line_ends += c == '\n';
+    return c;
+}
+
+/* Ends a cell that begins and ends at these places of the text, without the spaces around it: where the next one begins. */
+static long end_cell(int number, long begin, long end)
+{
+    while (end > begin && is_space(text[end - 1]))
+        end--;
+    while (begin < end && is_space(text[begin]))
+        begin++;
+    text[end] = 0;
+    cells[number] = text + begin;
+    return end + 1;
+}
+
+/* Reads a row, which may be empty, and returns the number of its cells; 0 at the end of the file. */
+static int read_line(void)
+{
+    long n = 0, begin = 0;
+    int count = 0, quoted = 0, was_quoted = 0, c = next_character();
+    line = line_ends + 1;
+    if (c == EOF)
+        return 0;
+    for (;; c = next_character()) {
+        if (n + 2 >= LONGEST || count + 1 >= MOST_CELLS)
+            stop("the row is too long", "");
+        if (quoted && c != EOF) {
+            if (c != '"') {
+                text[n++] = (char)c;
+                continue;
+            }
+            c = next_character();
+            if (c == '"') {
+                text[n++] = '"';
+                continue;
+            }
+            quoted = 0;
+        } else if (c == '"' && n == begin && !was_quoted) {
+            quoted = was_quoted = 1;
+            continue;
+        }
+        if (c == ',' || c == '\n' || c == EOF) {
+            begin = n = end_cell(count++, begin, n);
+            was_quoted = 0;
+            if (c != ',') {
+                line = line_ends + (c == EOF);
+                return count;
+            }
+        } else if (n > begin || !is_space((char)c)) {
+            text[n++] = (char)c;
+            if (!line_ends && !count && n == 3 && !memcmp(text, "\357\273\277", 3))
+                n = 0; /* a byte order mark */
+        }
+    }
+}
+
+/* Reads the next row that holds anything, and returns the number of its cells; 0 at the end of the file. */
+static int read_row(void)
+{
+    int count, i;
+    while ((count = read_line()) > 0)
+        for (i = 0; i < count; i++)
+            if (*cells[i])
+                return count;
+    return 0;
+}

@@ -1,0 +1,180 @@
+"""Cells of a CSV file in C: thousands of numbers and dates, good ones and bad ones, as `lutetia predict` reads them."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Callable
+from datetime import date, timedelta
+
+import pytest
+
+from lutetia.models import DATE_ORDERS, Tabular
+from lutetia.precompute import c_files, integer_model
+from lutetia.training.columns import number_of
+from lutetia.training.dates import ENDS, MONTHS, date_seconds
+from lutetia.training.units import without_unit
+from tools import require_tool
+
+UNIT = "mm"
+HARNESS = """#define main program
+#include "rows.c"
+#undef main
+int main(void)
+{
+    static char cell[4000];
+    while (fgets(cell, sizeof cell, stdin)) {
+        double value;
+        cell[strcspn(cell, "\\n")] = 0;
+        value = cell[0] == '0' ? measured_of(cell + 1, "UNIT") : date_of(cell + 1, cell[0] - '0');
+        value == value ? printf("%.17g\\n", value) : puts("none");
+    }
+    (void)program;
+    return 0;
+}
+"""
+Read = Callable[[list[tuple[int, str]]], list[float | None]]
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
+    """What the C program makes of texts: of each a column, 0 for numbers or the number of an order of dates, and the cell."""
+    folder, compiler = tmp_path_factory.mktemp("cells"), require_tool("gcc", "cc")
+    model = Tabular(input_shape=(1,), n_classes=2, n_tables=1, n_anchors=1, n_encoded=1, n_edges=1, parts=("month",), seed=0)
+    model.metadata = {"dates": {"0": {"order": "year first", "times": True}}}
+    files = c_files(integer_model(model))
+    for name, text in {**files, "harness.c": HARNESS.replace("UNIT", UNIT)}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1", "-fsanitize=address,undefined"]
+    command = [compiler, *flags, "-fno-sanitize-recover", "-DLUTETIA_NO_MAIN", "model.c", "columns.c", "harness.c", "-o", "read"]
+    subprocess.run(command, cwd=folder, check=True)
+
+    def run(cells: list[tuple[int, str]]) -> list[float | None]:
+        given = "".join(f"{column}{cell}\n" for column, cell in cells).encode()
+        done = subprocess.run([folder / "read"], input=given, capture_output=True, check=True, timeout=60)
+        return [None if text == "none" else float(text) for text in done.stdout.decode().split()]
+
+    return run
+
+
+def by_python(column: int, cell: str) -> float | None:
+    if column:
+        return date_seconds(cell, DATE_ORDERS[column - 1])
+    return number_of(without_unit([cell], UNIT)[0])
+
+
+class Texts:
+    """Numbers and dates as people write them, some of them with a mistake."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def one_of(self, *texts: str) -> str:
+        return self.random.choice(texts)
+
+    def digits(self, count: int) -> str:
+        return "".join(self.random.choice("0123456789") for _ in range(count))
+
+    def padded(self, low: int, high: int) -> str:
+        number = self.random.randint(low, high)
+        return self.one_of(str(number), f"{number:02}")
+
+    def spaces(self) -> str:
+        return self.one_of("", " ", " ", "  ", "\t")
+
+    def year(self) -> str:
+        return self.one_of(f"{self.random.randint(1, 9999):04}", "2024", "2023", "2000", "1900", "9999", "0001", "0000")
+
+    def month_name(self) -> str:
+        name = self.random.choice(MONTHS) + self.one_of("", "", *ENDS.split("|"), "x") + self.one_of("", "", ".")
+        return self.one_of(name, name.upper(), name.title())
+
+    def time(self) -> str:
+        if self.random.random() < 0.3:
+            return ""
+        text = self.one_of("T", "t", " ", "  ", ", ", ",") + self.padded(0, 24) + f":{self.random.randint(0, 60):02}"
+        if self.random.random() < 0.6:
+            fraction = self.one_of(".", ",") + self.digits(self.random.randint(1, 10))
+            text += f":{self.random.randint(0, 60):02}" + self.one_of("", fraction)
+        text += self.one_of("", "", self.spaces() + self.one_of("am", "pm", "AM", "P.M.", "a.m.", "p.m"))
+        zone = self.one_of("Z", "z", "UTC", "gmt", "+01", "-0530", "+05:30", "+24:00", "-23:59", "+5", "+01:", "+0160")
+        return text + self.one_of("", self.spaces() + zone)
+
+    def date(self) -> str:
+        day, month, mark = self.padded(0, 32), self.padded(0, 13), self.one_of("-", "/", ".")
+        weekday = self.one_of("", "", "Mon ", "tuesday, ", "Sun.", "wedX\t")
+        name, packed = self.month_name(), self.year() + month.zfill(2) + day.zfill(2)
+        return self.one_of(
+            self.year() + mark + month + mark + day + self.time(),
+            packed + self.one_of("", f"T{self.digits(4)}", f"t{self.digits(6)}Z"),
+            weekday + day + self.one_of(" ", "-", " - ") + name + self.one_of(" ", "-", ", ", "") + self.year() + self.time(),
+            weekday + name + self.one_of(" ", "  ", "") + day + self.one_of(", ", " ", ",") + self.year() + self.time(),
+            day + mark + month + mark + self.one_of(self.year(), self.digits(2), self.digits(3)) + self.time(),
+            self.year() + mark + month,
+        )  # fmt: skip
+
+    def number(self) -> str:
+        def grouped(mark: str) -> str:
+            return self.digits(self.random.randint(1, 3)) + "".join(
+                mark + self.digits(3) for _ in range(self.random.randint(0, 3))
+            )
+
+        number = self.one_of(
+            grouped(",") + self.one_of("", f".{self.digits(2)}"),
+            grouped(".") + self.one_of("", f",{self.digits(2)}"),
+            self.digits(self.random.randint(1, 25)),
+            f"{self.digits(2)}e{self.one_of('', '-', '+')}{self.digits(3)}",
+            f".{self.digits(2)}",
+            f"{self.digits(1)}.",
+        )
+        before = self.one_of("", "", "-", "+") + self.one_of("", "", "$", "€", "£") + self.one_of("", "", " ")
+        behind = self.one_of("", "", " ") + self.one_of("", "", "%", "€")
+        return before + number + behind + self.one_of("", self.spaces() + self.one_of(UNIT, UNIT, "cm", "MM"))
+
+    def spoilt(self, text: str) -> str:
+        if text and self.random.random() < 0.2:
+            place, extra = self.random.randrange(len(text)), self.one_of(*"0123456789-/.: ,TZapm+eE$%jx")
+            text = text[:place] + self.one_of("", extra) + text[place + self.random.randint(0, 1) :]
+        return text.strip(" \t")
+
+
+@pytest.mark.parametrize("kind", ["numbers", "dates"])
+def test_texts_are_read_as_python_reads_them(kind: str, read: Read) -> None:
+    texts = Texts(7)
+    cells = [(0, texts.number()) if kind == "numbers" else (texts.random.randint(1, 3), texts.date()) for _ in range(6000)]
+    cells = [(column, spoilt) for column, cell in cells if (spoilt := texts.spoilt(cell))]
+    wanted = [by_python(*cell) for cell in cells]
+    differing = [each for each in zip(cells, read(cells), wanted, strict=True) if each[1] != each[2]]
+    assert differing == []
+    assert 0.2 < sum(each is not None for each in wanted) / len(wanted) < 0.9
+
+
+def test_every_month_and_all_days_around_leap_days(read: Read) -> None:
+    named = [(1, f"29 {name}{end}{dot} 2024") for name in MONTHS for end in ("", *ENDS.split("|")) for dot in ("", ".")]
+    days = [date(year, 2, 27) + timedelta(days=each) for year in (1900, 1999, 2000, 2023, 2024, 2100, 9999) for each in range(5)]
+    cells = [
+        *named,
+        *((column, day.strftime(way)) for day in days for column, way in ((1, "%Y-%m-%d"), (2, "%d.%m.%Y"), (3, "%m/%d/%Y"))),
+    ]
+    cells += [
+        (1, "1900-02-29"),
+        (1, "2000-02-29"),
+        (1, "2100-02-29"),
+        (1, "0001-01-01T00:00+00:01"),
+        (1, "9999-12-31T23:59-0001"),
+    ]
+    assert read(cells) == [by_python(*cell) for cell in cells]
+
+
+def test_long_texts_do_no_harm(read: Read) -> None:
+    cells = [(column, text * 400) for column in range(4) for text in ("1", "1,", "€", "x ", "jan", "2024-", "1.1")]
+    assert read(cells) == [by_python(*cell) for cell in cells]
+
+
+def test_words_are_written_for_c() -> None:
+    model = Tabular(input_shape=(1,), n_classes=2, n_tables=1, n_anchors=1, n_encoded=1, n_edges=1, seed=0)
+    model.metadata = {"missing": ["Offline"], "unknown": "missing"}
+    files = c_files(integer_model(model))
+    assert '"null", "offline", 0}' in files["columns.c"]
+    assert "#define LUTETIA_UNKNOWN_IS_MISSING 1" in files["columns.h"]
+    assert "read_named" not in files["rows.c"]
