@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import subprocess
+import sys
 from datetime import datetime, timedelta
 from importlib import resources
 from pathlib import Path
@@ -153,3 +154,20 @@ def test_fewer_tables_are_measured_anew(place: Path, tmp_path: Path, capsys: Cap
         assert told(capsys, "build", run, "--target", "c", "--out", tmp_path / "e")["interval"] == {"by_row": True}
     finally:
         gone.rename(place / "known.csv")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_shows_each_line_once(
+    terminal: bool, place: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    assert main(["build", str(place / "run"), "--tables", "2", "--no-prove", "--out", str(tmp_path / "b")]) == 0
+    shown = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in (shown.out + shown.err).splitlines()]
+    repeated = {line.split()[0] for line in lines if lines.count(line) > 1}
+    assert repeated == (set() if terminal else {"RMSE", "used", "inputs", "output", "interval"})
+    for name in ("RMSE", "used", "output", "interval", "tables", "delay", "lut6", "summary"):
+        assert any(line.startswith(f"{name} ") for line in lines)
+    assert ("RMSE" in shown.out) is not terminal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from lutetia.cli.values import PROGRAMS
 from lutetia.precompute import Build, BuildStep
 
 BITSTREAMS = {"ice40": "circuit.bin", "ecp5": "circuit.bit"}  # the file, named as programmers of the device expect
+PROGRESS_WIDTH = 12  # of the name of a line
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Screen:
 
     def say(self, name: str, text: str) -> None:
         if self.show:
-            console(stderr=True).print(f"{name:<12}{text}", soft_wrap=True, markup=False)
+            console(stderr=True).print(f"{name:<{PROGRESS_WIDTH}}{text}", soft_wrap=True, markup=False)
 
     def around(self, build: Build) -> Callable[[BuildStep, Callable[[], None]], None]:
         """For `run_steps`: a spinner while a step runs, a line when it has ended."""
@@ -51,6 +53,11 @@ class Screen:
             self.say(step.name, record["left_out"] or f"{record['seconds']:.1f} s{luts}")
 
         return around
+
+
+def on_one_terminal() -> bool:
+    """Whether a person sees both the progress, on stderr, and the report, on stdout: then each line is shown once."""
+    return sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def show_accuracy(report: dict[str, Any], screen: Screen) -> None:
@@ -138,12 +145,13 @@ def show_report(report: dict[str, Any], out: Path) -> None:
 
         show_program_report(report, out)
         return
-    screen = console()
+    screen, is_told = console(), on_one_terminal()
+    width = PROGRESS_WIDTH if is_told else 11
 
     def say(name: str, text: str) -> None:
-        screen.print(f"{name:<11}{text}", soft_wrap=True, markup=False)
+        screen.print(f"{name:<{width}}{text}", soft_wrap=True, markup=False)
 
-    for name, text in _accuracy_lines(report):
+    for name, text in () if is_told else _accuracy_lines(report):
         say(name, text)
     say("tables", f"{len(report['tables'])} tables, {report['lookups']} lookups")
     pace = "cycle" if report["cycles_per_frame"] == 1 else f"{report['cycles_per_frame']} cycles"
@@ -171,6 +179,6 @@ def show_report(report: dict[str, Any], out: Path) -> None:
                 f"{out / BITSTREAMS[made['target']]}, {made['bitstream_bytes']:,} bytes, identity {report['identity']}",
             )
     for name in ("simulation", "proof", "synthesis"):
-        if left.get(name):
+        if left.get(name) and not is_told:
             say(name, left[name])
     say("summary", str(out / "summary.html"))
