@@ -6,6 +6,7 @@ import random
 import subprocess
 from collections.abc import Callable
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from lutetia.models import DATE_ORDERS, Tabular
 from lutetia.precompute import c_files, integer_model
 from lutetia.training.columns import number_of
 from lutetia.training.dates import ENDS, MONTHS, date_seconds
+from lutetia.training.tables import read_cells
 from lutetia.training.units import without_unit
 from tools import require_tool
 
@@ -20,9 +22,21 @@ UNIT = "mm"
 HARNESS = """#define main program
 #include "rows.c"
 #undef main
-int main(void)
+int main(int count, char **given)
 {
     static char cell[4000];
+    int i, n;
+    if (count > 1) {
+        (void)given;
+        look_at_file();
+        while ((n = read_row()) > 0) {
+            printf("%ld", line);
+            for (i = 0; i < n; i++)
+                printf("\\x1f%s", cells[i]);
+            putchar('\\x1e');
+        }
+        return 0;
+    }
     while (fgets(cell, sizeof cell, stdin)) {
         double value;
         cell[strcspn(cell, "\\n")] = 0;
@@ -37,8 +51,8 @@ Read = Callable[[list[tuple[int, str]]], list[float | None]]
 
 
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """What the C program makes of texts: of each a column, 0 for numbers or the number of an order of dates, and the cell."""
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The readers of a C program, compiled."""
     folder, compiler = tmp_path_factory.mktemp("cells"), require_tool("gcc", "cc")
     model = Tabular(input_shape=(1,), n_classes=2, n_tables=1, n_anchors=1, n_encoded=1, n_edges=1, parts=("month",), seed=0)
     model.metadata = {"dates": {"0": {"order": "year first", "times": True}}}
@@ -48,10 +62,16 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
     flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1", "-fsanitize=address,undefined"]
     command = [compiler, *flags, "-fno-sanitize-recover", "-DLUTETIA_NO_MAIN", "model.c", "columns.c", "harness.c", "-o", "read"]
     subprocess.run(command, cwd=folder, check=True)
+    return folder / "read"
+
+
+@pytest.fixture(scope="module")
+def read(program: Path) -> Read:
+    """What the C program makes of texts: of each a column, 0 for numbers or the number of an order of dates, and the cell."""
 
     def run(cells: list[tuple[int, str]]) -> list[float | None]:
         given = "".join(f"{column}{cell}\n" for column, cell in cells).encode()
-        done = subprocess.run([folder / "read"], input=given, capture_output=True, check=True, timeout=60)
+        done = subprocess.run([program], input=given, capture_output=True, check=True, timeout=60)
         return [None if text == "none" else float(text) for text in done.stdout.decode().split()]
 
     return run
@@ -169,6 +189,32 @@ def test_every_month_and_all_days_around_leap_days(read: Read) -> None:
 def test_long_texts_do_no_harm(read: Read) -> None:
     cells = [(column, text * 400) for column in range(4) for text in ("1", "1,", "€", "x ", "jan", "2024-", "1.1")]
     assert read(cells) == [by_python(*cell) for cell in cells]
+
+
+def any_cell(texts: Texts, mark: str) -> str:
+    """A cell of a file with this mark between its cells, quoted in all ways, with commas and points in its numbers."""
+    quoted = texts.one_of("a,b", "x\ny", 'say ""hi""', "  pad ", "", "é", "a;b", "1,5", "p\tq")
+    comma = texts.one_of("1,5", "-,25", "1,234", "2,5e3", "1,", "1,2,3", "+0,1") if mark != "," else "2"
+    point = texts.one_of("1", "25", "red", "2.5" if texts.random.random() < 0.3 else "2", "x.y")
+    return texts.one_of("", f'"{quoted}"', " 7 ", 'a"b', '"a"b', ' "q" ', comma, comma, point, point)
+
+
+def test_files_are_read_as_python_reads_them(program: Path, tmp_path: Path) -> None:
+    """Commas, semicolons and tabs, decimal commas, all ends of lines, quotes, empty rows, a byte order mark."""
+    texts, file = Texts(3), tmp_path / "x.csv"
+    for _ in range(60):
+        mark, end, width = texts.one_of(*",;\t"), texts.one_of("\n", "\r\n", "\r"), texts.random.randint(2, 4)
+        rows = [mark.join(any_cell(texts, mark) for _ in range(width)) for _ in range(texts.random.randint(2, 5))]
+        rows = [mark.join("abcd"[:width]), *rows]
+        rows.insert(texts.random.randrange(len(rows)), texts.one_of("", mark * (width - 1), " ", "\t" * 9))
+        file.write_bytes((texts.one_of("", "\ufeff") + end.join(rows) + texts.one_of("", end, end + end)).encode())
+        wanted = read_cells(file, "a")
+        with file.open("rb") as given:
+            done = subprocess.run([program, "rows"], stdin=given, capture_output=True, check=True, timeout=60)
+        header, *found = [row.split("\x1f") for row in done.stdout.decode().split("\x1e")[:-1]]
+        assert header[1:] == wanted.header
+        assert [row[1:] for row in found] == [[cell.replace("\r\n", "\n") for cell in row] for row in wanted.rows]
+        assert [int(row[0]) for row in found] == wanted.lines
 
 
 def test_words_are_written_for_c() -> None:

@@ -100,7 +100,7 @@ def test_c_answers_rows_as_the_model_does(target: str, tmp_path: Path) -> None:
     ):
         done = run(data.read_text("utf-8-sig").split("\n")[0] + "\n" + line + "\n")
         assert (done.returncode, done.stderr.strip()) == (1, message)
-    assert run("a,b\n1,2\n").stderr.strip() == "line 1: the first line, with commas between its cells, has no column Größe (mm)"
+    assert run("a,b\n1,2\n").stderr.strip() == "line 1: the first line has no column Größe (mm)"
 
 
 @pytest.mark.parametrize("estimator", [LUTClassifier(n_tables=8, random_state=0), GateClassifier(n_tables=40, random_state=0)])
@@ -117,6 +117,26 @@ def test_values_at_edges_and_unknown_ones(estimator: Any, tmp_path: Path) -> Non
     answers = model(model.quantise(torch.from_numpy(values)))
     assert compiled(model, tmp_path)(text).stdout.split() == [str(answer) for answer in answers.tolist()]
     assert 0 < encoding_bytes(model) < 10_000
+
+
+def test_c_reads_files_with_semicolons_and_columns_without_a_name(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    x = random.normal(size=(120, 2)).round(3)
+    rows = [f"{a};{b};{'ja' if a > b else 'nein'}".replace(".", ",") for a, b in x]
+    (tmp_path / "d.csv").write_text(";b;gut\n" + "\n".join(rows) + "\n")
+    config = make_table_config({**guess_config(tmp_path / "d.csv", None, None)[0].to_dict(), "fit": {"n_tables": 9}}, "x")
+    train_table(config, Path(), tmp_path / "fitted")
+    model = integer_model(load(tmp_path / "fitted"))
+    table = open_table(config, Path())[0]
+    assert table.features == ["column 0", "b"]
+    run = compiled(model, tmp_path)
+    with (tmp_path / "d.csv").open("rb") as file:
+        done = subprocess.run([tmp_path / "run"], stdin=file, capture_output=True, text=True, timeout=60)
+    answers = model(model.quantise(torch.from_numpy(table.x))).tolist()
+    assert done.stdout.split() == [table.classes[answer] for answer in answers]
+    piped = run((tmp_path / "d.csv").read_bytes())
+    assert (piped.returncode, piped.stdout) == (1, "")
+    assert "a file with semicolons or tabs is read twice, so it cannot come through a pipe" in piped.stderr
 
 
 def test_other_models_have_no_columns() -> None:

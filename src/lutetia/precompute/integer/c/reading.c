@@ -10,9 +10,13 @@
 #define MOST_CELLS 20000
 #define SHOWN 40 /* bytes of a cell in a message */
 
+static char first[LONGEST]; /* the file up to the first line that holds anything, which says what stands between the cells */
+static long first_line = 0, first_length = 0, first_at = 0;
 static char text[LONGEST]; /* the cells of a row, each ended by 0 */
-static const char *cells[MOST_CELLS];
+static char *cells[MOST_CELLS];
 static long line = 1, line_ends = 0;
+static char delimiter = ',';
+static int has_decimal_commas = 0;
 
 /* Writes the beginning of a text, with question marks for control characters. */
 static void show(const char *which)
@@ -38,14 +42,20 @@ static int is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
+static int next_byte(void)
+{
+    return first_at < first_length ? (unsigned char)first[first_at++] : getchar();
+}
+
 /* The next character; all ends of lines are \n. */
 static int next_character(void)
 {
-    int c = getchar();
+    static int ahead = EOF, has_ahead = 0;
+    int c = has_ahead ? ahead : next_byte();
+    has_ahead = 0;
     if (c == '\r') {
-        c = getchar();
-        if (c != '\n')
-            ungetc(c, stdin);
+        ahead = next_byte();
+        has_ahead = ahead != '\n';
         c = '\n';
     }
     line_ends += c == '\n';
@@ -90,23 +100,21 @@ static int read_line(void)
             quoted = was_quoted = 1;
             continue;
         }
-        if (c == ',' || c == '\n' || c == EOF) {
+        if (c == delimiter || c == '\n' || c == EOF) {
             begin = n = end_cell(count++, begin, n);
             was_quoted = 0;
-            if (c != ',') {
+            if (c != delimiter) {
                 line = line_ends + (c == EOF);
                 return count;
             }
-        } else if (n > begin || !is_space((char)c)) {
+        } else if (n > begin || c != ' ') {
             text[n++] = (char)c;
-            if (!line_ends && !count && n == 3 && !memcmp(text, "\357\273\277", 3))
-                n = 0; /* a byte order mark */
         }
     }
 }
 
 /* Reads the next row that holds anything, and returns the number of its cells; 0 at the end of the file. */
-static int read_row(void)
+static int read_filled(void)
 {
     int count, i;
     while ((count = read_line()) > 0)
@@ -114,4 +122,45 @@ static int read_row(void)
             if (*cells[i])
                 return count;
     return 0;
+}
+
+/* Reads the file up to the end of the first line that holds anything, without a byte order mark. */
+static void read_first(void)
+{
+    int c, is_filled = 0, is_end = 0;
+    first_line = first_length = first_at = line_ends = 0;
+    while (!is_end && first_length < LONGEST && (c = getchar()) != EOF) {
+        first[first_length++] = (char)c;
+        if (first_length == 3 && !memcmp(first, "\357\273\277", 3))
+            first_length = is_filled = 0;
+        else if (c != '\n' && c != '\r')
+            is_filled |= !is_space((char)c);
+        else if (is_filled)
+            is_end = 1;
+        else
+            first_line = first_length;
+    }
+}
+
+/* How many cells a mark makes of the first line. */
+static int count_cells(char mark)
+{
+    int count = 1, quoted = 0, is_begin = 1;
+    long i;
+    for (i = first_line; i < first_length; i++) {
+        char c = first[i];
+        if (quoted) {
+            quoted = c != '"' || (i + 1 < first_length && first[i + 1] == '"');
+            i += c == '"' && quoted;
+        } else if (c == '"' && is_begin) {
+            quoted = 1;
+            is_begin = 0;
+        } else if (c == mark) {
+            count++;
+            is_begin = 1;
+        } else {
+            is_begin = is_begin && c == ' ';
+        }
+    }
+    return count;
 }

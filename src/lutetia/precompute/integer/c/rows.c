@@ -5,6 +5,46 @@
 
 static long n_unknown;
 
+/* Writes a point into 12,5, where nothing else stands in the cell. */
+static void write_point(char *cell)
+{
+    char *comma = strchr(cell, ',');
+    if (!comma || !is_digit(comma[1]))
+        return;
+    *comma = '.';
+    if (!is_plain(cell))
+        *comma = ',';
+}
+
+/* Reads the next row that holds anything, and returns the number of its cells; 0 at the end of the file. */
+static int read_row(void)
+{
+    int i, count = read_filled();
+    for (i = 0; has_decimal_commas && i < count; i++)
+        write_point(cells[i]);
+    return count;
+}
+
+/* Finds what stands between the cells. Where that is no comma, there may be commas in the numbers: if none has a point. */
+static void look_at_file(void)
+{
+    static const char marks[] = {',', ';', '\t'};
+    int i, count, has_points = 0;
+    read_first();
+    for (i = 1; i < 3; i++)
+        delimiter = count_cells(marks[i]) > count_cells(delimiter) ? marks[i] : delimiter;
+    if (delimiter == ',')
+        return;
+    while ((count = read_filled()) > 0)
+        for (i = 0; i < count; i++)
+            has_points |= strchr(cells[i], '.') && is_plain(cells[i]);
+    has_decimal_commas = !has_points;
+    line = 1;
+    if (fseek(stdin, 0, SEEK_SET))
+        stop("a file with semicolons or tabs is read twice, so it cannot come through a pipe", "");
+    read_first();
+}
+
 /* Says what is wrong with a cell, and what was expected there: a phrase, and the first of some names. */
 static void refuse(const char *cell, int column, const char *expected, const char *const *names)
 {
@@ -98,17 +138,27 @@ static void write_answer(const input_t *x)
 #endif
 }
 
+/* Whether a cell of the first line is the name of a column; where it is empty, the number of the cell is its name. */
+static int has_name(int number, const char *name)
+{
+    char own[30];
+    sprintf(own, "column %d", number);
+    return !strcmp(*cells[number] ? cells[number] : own, name);
+}
+
 int main(void)
 {
     static int place[LUTETIA_COLUMNS];
     static double values[LUTETIA_COLUMNS];
     static input_t x[LUTETIA_INPUTS];
-    int column, i, width = read_row();
+    int column, i, width;
+    look_at_file();
+    width = read_row();
     for (column = 0; column < LUTETIA_COLUMNS; column++) {
-        for (i = 0; i < width && strcmp(cells[i], lutetia_columns[column]); i++)
+        for (i = 0; i < width && !has_name(i, lutetia_columns[column]); i++)
             ;
         if (i == width)
-            stop("the first line, with commas between its cells, has no column ", lutetia_columns[column]);
+            stop("the first line has no column ", lutetia_columns[column]);
         place[column] = i;
     }
 #ifdef LUTETIA_INTERVALS
