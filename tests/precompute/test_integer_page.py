@@ -304,6 +304,20 @@ def test_a_column_of_categories_is_one_list(open_page: OpenPage) -> None:
     assert opened.problems == []
 
 
+def test_of_several_bounds_of_a_number_the_nearest_are_shown(open_page: OpenPage) -> None:
+    encoding = Encoding(1, 4, 0)
+    encoding.edges[0] = torch.tensor([1.5, 2.5, 3.5, 4.5])
+    model = Tabular(input_shape=(1,), n_classes=2, core="tables", n_tables=1, n_anchors=4, n_encoded=1, n_edges=4)
+    model.encoding, model.metadata = encoding, {"features": ["size"]}
+    anchors = torch.tensor([[[0, 1 + 1], [0, 1 + 3], [0, 1 + 2], [0, 1 + 4]]], dtype=torch.int32)
+    model.set_tables(anchors, torch.randn(1, 16, 2, generator=torch.Generator().manual_seed(0)))
+    opened = open_page(page(integer_model(model.eval()), "sizes")).page
+    for place, text in ((1, "size ≤ 1.5"), (3, "size > 2.5, size ≤ 3.5"), (5, "size > 4.5")):
+        opened.locator("#input0").fill(str(place))
+        opened.wait_for_timeout(60)
+        assert opened.locator("#loud p").text_content() == text
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
 @pytest.mark.parametrize("kind", ["text", "stacked", "tabular"])
 def test_fits_a_phone_and_has_no_serious_fault(open_page: OpenPage, kind: str, width: int, scheme: str) -> None:

@@ -69,8 +69,18 @@ function categoryText({ name, inputs, categories }, left, right, constant, yes) 
   return `${name} is ${chosenNames(chosen.filter((each, at) => at || each !== "missing" || x[left] === 0))}`;
 }
 
+const categoriesOf = (left) => model.columns.find(({ inputs, categories }) => categories.length && inputs.includes(left));
+
+// Of several numbers that one input is more than, or at most, the nearest says it all.
+function nearest(found) {
+  const bounds = (one, other) => one.left === other.left && one.answer === other.answer && other.right < 0;
+  const isNearer = (one, other) => (one.answer ? other.constant > one.constant : other.constant < one.constant);
+  const first = (one) => found.findIndex((other) => bounds(one, other) && other.constant === one.constant);
+  return found.filter((one, at) => one.right >= 0 || categoriesOf(one.left) || (first(one) === at && !found.some((other) => bounds(one, other) && isNearer(one, other))));
+}
+
 function comparisonText({ left, right, constant, answer: yes }) {
-  const column = model.columns.find(({ inputs, categories }) => categories.length && inputs.includes(left));
+  const column = categoriesOf(left);
   if (column && (right < 0 || column.inputs.includes(right))) return categoryText(column, left, right, constant, yes);
   const other = right < 0 ? constantName(left, constant) : inputName(right) + (model.columns.length ? " by rank" : "");
   if (right < 0 && other === "missing") return `${inputName(left)} is ${yes ? "known" : "missing"}`;
@@ -84,7 +94,7 @@ function explain() {
   const [unit, digits] = runStages(x).length > 1 ? [1, { maximumFractionDigits: 1 }] : [model.unit, { maximumSignificantDigits: 3 }];
   const most = Math.max(...loud.map(({ loss }) => Math.abs(loss)), 1);
   byId("loud").replaceChildren(...loud.map(({ u, loss }, at) => {
-    const text = comparisons(x, u).map(comparisonText);
+    const text = nearest(comparisons(x, u)).map(comparisonText);
     const filled = html("span", { className: loss < 0 ? "bar minus" : "bar" });
     filled.style.setProperty("--size", `${(100 * Math.abs(loss)) / most}%`);
     const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `table ${u}`), filled, html("span", {}, told(loss * unit, digits)));
