@@ -12,28 +12,28 @@ from lutetia.nn import choose_anchors
 from lutetia.nn.choose import Chooser
 
 
-def gain(cells: np.ndarray, target: np.ndarray) -> float:
-    """Σ over cells of (Σ target)² / (count + 1), by dictionaries."""
-    sums: dict[int, tuple[float, int]] = {}
-    for cell, value in zip(cells.tolist(), target.tolist(), strict=True):
-        total, count = sums.get(cell, (0.0, 0))
-        sums[cell] = (total + value, count + 1)
-    return sum(total**2 / (count + 1) for total, count in sums.values())
+def gain(cells: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float:
+    """Σ over cells and columns of (Σ target)² / (Σ weight + 1), by dictionaries."""
+    sums: dict[int, tuple[np.ndarray, float]] = {}
+    for cell, value, own in zip(cells.tolist(), target, weight.tolist(), strict=True):
+        total, held = sums.get(cell, (np.zeros(target.shape[1]), 0.0))
+        sums[cell] = (total + value, held + own)
+    return sum(float((total**2).sum()) / (held + 1) for total, held in sums.values())
 
 
-def test_each_anchor_is_the_best_of_its_candidates_given_those_before() -> None:
+@pytest.mark.parametrize("k", [1, 3])
+def test_each_anchor_is_the_best_of_its_candidates_given_those_before(k: int) -> None:
     random = np.random.default_rng(0)
-    x, target = random.normal(size=(4, 50)), random.normal(size=(50, 1))
-    candidates = np.array([[a, b] for a in range(4) for b in range(4) if a != b])
-    constants = np.array([0.3, -0.2])
-    candidates = np.concatenate([candidates, [[a, 4 + t] for a in range(4) for t in range(2)]])
-    chooser = Chooser(x, constants, lambda: candidates)
-    chosen = chooser.choose(3, np.arange(50), target, np.ones(50))
-    both = np.concatenate([x, np.repeat(constants[:, None], 50, 1)])
-    cells = np.zeros(50, np.int64)
+    x, target, weight = random.normal(size=(5, 50)), random.normal(size=(37, k)), random.random(37).astype(np.float32)
+    candidates = np.array([[a, b] for a in (0, 1, 3, 4) for b in (0, 1, 3, 4) if a != b])  # input 2 is not compared
+    constants, rows = np.array([0.3, -0.2]), random.permutation(50)[:37]
+    candidates = np.concatenate([candidates, [[a, 5 + t] for a in (0, 1, 3, 4) for t in range(2)]])
+    chosen = Chooser(x, constants, lambda: candidates).choose(3, rows, target, weight)
+    both = np.concatenate([x, np.repeat(constants[:, None], 50, 1)])[:, rows]
+    cells = np.zeros(37, np.int64)
     for anchor in chosen:
-        gains = [gain(2 * cells + (both[a] > both[b]), target[:, 0]) for a, b in candidates]
-        assert gain(2 * cells + (both[anchor[0]] > both[anchor[1]]), target[:, 0]) == pytest.approx(max(gains))
+        gains = [gain(2 * cells + (both[a] > both[b]), target, weight) for a, b in candidates]
+        assert gain(2 * cells + (both[anchor[0]] > both[anchor[1]]), target, weight) == pytest.approx(max(gains))
         cells = 2 * cells + (both[anchor[0]] > both[anchor[1]])
 
 

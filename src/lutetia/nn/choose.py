@@ -22,7 +22,7 @@ from lutetia.lut import MAX_ANCHORS, check_thresholds
 from lutetia.nn.thresholds import COMPARISONS
 
 Array = np.ndarray[Any, Any]
-WORTH_THREADS = 200_000  # comparisons: less is done before a second thread has begun
+WORTH_THREADS = 2_000_000  # comparisons: a second thread made half a million, which take 0.13 ms, slower
 MAX_CLASSES = 1 << 16  # each has a column
 EQUAL = 1e-9  # part of a gain that is rounding
 PAIRS = 0.25  # of the candidates, where both kinds are wanted
@@ -92,17 +92,34 @@ class Chooser:
         from lutetia.nn import choose_loops as loops  # compiled: a layer is used without loading numba
 
         anchors = np.empty((n_anchors, 2), np.int64)
-        cells = np.zeros(len(rows), np.int64)
+        target, weight, starts = np.ascontiguousarray(target.T), weight.astype(np.float64), np.array([0, len(rows)])
         for place in range(n_anchors):
             candidates = self.draw()
+            x, numbered = self._compared(candidates, rows)
             gains = np.empty(len(candidates))
             threads = self.threads if len(rows) * len(candidates) >= WORTH_THREADS else 1
-            given = (self.x, self.constants, candidates, rows, cells, target, weight, 1 << place, gains)
-            spread(threads, len(candidates), loops.gains, *given)
+            spread(threads, len(candidates), loops.gains, x, self.constants, numbered, starts, target, weight, gains)
             # The first of those that are equal but for rounding, whatever the order of the samples.
-            anchors[place] = candidates[int(np.argmax(gains >= gains.max() * (1 - EQUAL)))]
-            loops.split(self.x, self.constants, anchors[place], rows, cells)
+            best = int(np.argmax(gains >= gains.max() * (1 - EQUAL)))
+            anchors[place] = candidates[best]
+            order, halves = np.empty_like(rows), np.empty(2 * len(starts) - 1, np.int64)
+            loops.split(x, self.constants, numbered[best], starts, order, halves)
+            rows, target, weight, starts = rows[order], np.ascontiguousarray(target[:, order]), weight[order], halves
         return anchors
+
+    def _compared(self, candidates: Array, rows: Array) -> tuple[Array, Array]:
+        """The inputs that candidates compare, of these rows, [inputs, m], and the candidates with inputs numbered as there."""
+        from lutetia.nn import choose_loops as loops
+
+        n_inputs = len(self.x)
+        is_compared = np.zeros(n_inputs, bool)
+        is_compared[candidates[candidates < n_inputs]] = True
+        inputs = np.flatnonzero(is_compared)
+        own = np.empty((len(inputs), len(rows)), self.x.dtype)
+        loops.gather(self.x, inputs, rows, own)
+        numbers = np.cumsum(is_compared) - 1
+        numbered = np.where(candidates < n_inputs, numbers[candidates % n_inputs], candidates - n_inputs + len(inputs))
+        return own, numbered
 
 
 def _check_target(target: Tensor, x: Tensor) -> None:
