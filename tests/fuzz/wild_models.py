@@ -194,10 +194,13 @@ def _tabular(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
             models.TabularConfig(**fields)
 
     gates = wild.one(True, False)
+    number = not gates and wild.one(True, False)
     return use, {
         "x": torch.randn(2, 3),
         "input_shape": (3,),
-        "n_classes": 2,
+        "n_classes": 1 if number else 2,
+        "loss": "quantile" if number else "squared_error",
+        "quantile": 0.5 if number else None,
         "core": "gates" if gates else "tables",
         "n_tables": 4,
         "n_anchors": 2,

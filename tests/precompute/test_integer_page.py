@@ -222,9 +222,10 @@ def test_the_loudest_detectors_are_those_that_matter(open_page: OpenPage) -> Non
     assert button.get_attribute("aria-pressed") == "true"
 
 
-def test_the_tables_of_a_number_speak_in_its_unit(open_page: OpenPage) -> None:
-    """Three tables of two comparisons, whose rows rise by 0.1 and 1: both hold, or none."""
-    model = Tabular(input_shape=(2,), n_classes=1, n_tables=3, n_anchors=2, n_encoded=2, n_edges=5, seed=0)
+@pytest.mark.parametrize("loss", ["squared_error", "poisson"])
+def test_the_tables_of_a_number_speak_in_its_unit(open_page: OpenPage, loss: str) -> None:
+    """Three tables of two comparisons, whose rows rise by 0.1 and 1: both hold, or none. Counts: to a logarithm."""
+    model = Tabular(input_shape=(2,), n_classes=1, n_tables=3, n_anchors=2, n_encoded=2, n_edges=5, loss=loss, seed=0)
     rows = torch.tensor([[0.0, 0.1, 0.2, 0.3], [0.0, 1.0, 2.0, 3.0], [0.5, 0.5, 0.5, 0.5]])[:, :, None]
     model.set_tables(torch.tensor([0, 2 + 100]).expand(3, 2, 2), rows)
     opened = open_page(page(integer_model(model), "number"))
@@ -232,7 +233,9 @@ def test_the_tables_of_a_number_speak_in_its_unit(open_page: OpenPage) -> None:
     shown = opened.page.locator("#loud button span:last-child").all_text_contents()
     sign = 1 if opened.page.evaluate("lutetia.sample()")[0] > 100 else -1
     assert [float(each.replace("−", "-")) for each in shown] == pytest.approx([1.5 * sign, 0.15 * sign], rel=0.03)
-    assert float(opened.page.locator("#answer").text_content()) == pytest.approx(3.8 if sign > 0 else 0.5, rel=0.03)
+    wanted = 3.8 if sign > 0 else 0.5
+    answer = float(opened.page.locator("#answer").text_content())
+    assert answer == pytest.approx(wanted if loss == "squared_error" else np.exp(wanted), rel=0.03)
 
 
 def test_sliders_answer_in_the_unit_of_the_data(open_page: OpenPage) -> None:

@@ -20,8 +20,16 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
+OTHERS = {"absolute_error": None, "quantile": 0.3, "poisson": None}  # losses, with their quantiles
+
+
 @parametrize_with_checks([LUTClassifier(**SMALL), LUTRegressor(**{**SMALL, "n_tables": 40})])
 def test_tables(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@parametrize_with_checks([LUTRegressor(**{**SMALL, "n_tables": 40}, loss=name, quantile=q) for name, q in OTHERS.items()])
+def test_losses(estimator: Any, check: Any) -> None:
     check(estimator)
 
 

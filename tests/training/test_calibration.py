@@ -11,8 +11,9 @@ from scipy.optimize import minimize_scalar
 from sklearn.metrics import log_loss
 
 from lutetia.sklearn import LUTClassifier
-from lutetia.training.boosting import Boosting, Classes
+from lutetia.training.boosting import Boosting
 from lutetia.training.calibration import HIGHEST, best_temperature, held_out
+from lutetia.training.goals import Classes
 from lutetia.training.table_run import guess_config
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 

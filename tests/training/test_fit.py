@@ -12,7 +12,8 @@ from lutetia import training
 from lutetia.errors import ArgumentError
 from lutetia.lut import use_backend
 from lutetia.models import LUTClassifier
-from lutetia.training.boosting import Boosting, Classes, Numbers, boost, refit, score
+from lutetia.training.boosting import Boosting, boost, refit, score
+from lutetia.training.goals import Classes, Numbers
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +97,7 @@ def test_one_table_of_a_regression_holds_shrunken_means() -> None:
 def test_gradients_of_classes_are_those_of_autograd() -> None:
     random = np.random.default_rng(0)
     scores, y, weight = random.normal(size=(7, 4)), random.integers(4, size=7), random.uniform(size=7).astype(np.float32)
-    missing, curvature = Classes(y, 4, weight).gradients(scores)
+    missing, curvature = Classes(y, 4, weight).residuals(scores)
     leaf = torch.from_numpy(scores).requires_grad_()
     loss = (torch.nn.functional.cross_entropy(leaf, torch.from_numpy(y), reduction="none") * torch.from_numpy(weight)).sum()
     (slope,) = torch.autograd.grad(loss, leaf)

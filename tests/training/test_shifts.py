@@ -11,7 +11,8 @@ import pytest
 from lutetia.cli.build_data import fit_settings
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import load
-from lutetia.training.boosting import Boosting, Classes
+from lutetia.training.boosting import Boosting
+from lutetia.training.goals import Classes
 from lutetia.training.shifts import moved, moves
 from lutetia.training.table_refit import refit_tables
 from lutetia.training.table_run import TableConfig, TableSettings, guess_config, make_table_config, train_table

@@ -265,6 +265,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "unseen": unseen,
         "output_unit": output_unit(network),
         "interval": interval,
+        "is_log": isinstance(model, Tabular) and model.loss.is_log,
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
         "samples": network.quantise(data.x[:SIMULATED]) if isinstance(data, Measured) else None,
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,

@@ -21,9 +21,9 @@ ENOUGH_BITS = 8  # of a weight, to which rounding adds next to nothing
 
 def built_bounds(network: LUTNetwork, data: Measured | str, weight_bits: int, n_tables: int) -> dict[str, float]:
     """What the errors of a regression in whole numbers stay within. Of all tables, with bits enough, that is what the model says;
-    else the test rows of the run say how far it is off. Empty where nothing is known."""
+    else the test rows of the run say how far it is off. Empty where nothing is known, and where the number is a logarithm."""
     model = network.model
-    if not (isinstance(model, Tabular) and model.is_regression):
+    if not (isinstance(model, Tabular) and model.is_regression and model.loss.has_intervals) or model.loss.is_log:
         return {}
     if n_tables == model.config.n_tables and weight_bits >= ENOUGH_BITS:
         return {key: model.metadata[key] for key in BOUNDS if key in model.metadata}

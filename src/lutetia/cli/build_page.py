@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia import report as pages
+from lutetia._shared.losses import NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.build_screen import unseen_text
 from lutetia.precompute import page_title
@@ -74,8 +75,9 @@ def _accuracies(report: dict[str, Any]) -> list[tuple[str, str]]:
     for key, name in (("float", "the trained model"), ("integer", "the circuit")):
         if isinstance(measured.get(f"{key}_accuracy"), float):
             figures.append((f"accuracy of {name}", f"{measured[f'{key}_accuracy']:.1%}"))
-        elif isinstance(measured.get(f"{key}_rmse"), float):
-            figures.append((f"RMSE of {name}", short_number(measured[f"{key}_rmse"])))
+        for measure, noun in NOUNS.items():
+            if isinstance(measured.get(f"{key}_{measure}"), float):
+                figures.append((f"{noun} of {name}", short_number(measured[f"{key}_{measure}"])))
     return figures
 
 
@@ -85,10 +87,14 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
         "bits per input": f"{report['input_bits']}",
         "bits per weight": f"{report['weight_bits']}",
         "lookups per sample": f"{report['lookups']:,}",
-        **({"output, times": short_number(unit, 6)} if (unit := report.get("output_unit")) is not None else {}),
+        **({_output(report): short_number(unit, 6)} if (unit := report.get("output_unit")) is not None else {}),
         **(_within(interval) if (interval := report.get("interval")) else {}),
         **({"tables used": "{used} of {all}".format(**used)} if (used := report.get("boosted_tables")) else {}),
     }
+
+
+def _output(report: dict[str, Any]) -> str:
+    return "output, times: a logarithm" if report.get("is_log") else "output, times"
 
 
 def _within(interval: dict[str, Any]) -> dict[str, str]:

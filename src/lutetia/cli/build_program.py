@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lutetia._shared import folders
-from lutetia._shared.numbers import short_number
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
 from lutetia.cli.build_intervals import built_bounds, circuit_interval, circuit_text, program_interval, program_text
@@ -163,6 +162,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) 
     input_facts = {"inputs": model.n_inputs, "outputs": model.n_outputs, "input": model.network.encoder.to_dict()}
     widths = {f"stage {number}": stage.bits for number, stage in enumerate(model.stages)}
     input_facts["output_unit"] = output_unit(model.network)
+    input_facts["is_log"] = isinstance(model.model, Tabular) and model.model.loss.is_log
     data = open_run_data(request.checkpoint, request.data, model.model)
     is_program = request.target == "c"
     input_facts["interval"] = program_interval(model, data) if is_program else circuit_interval(model.network, model.bounds)
@@ -198,7 +198,7 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
             say(machine, size["left_out"] or _size_text(size))
         if "flash_encoding_bytes" in report:
             texts = " ".join(shlex.quote(str(out / name)) for name in ("model.c", "columns.c", "rows.c"))
-            say("program", f"cc -std=c99 -O3 -DLUTETIA_NO_MAIN {texts} -o run")
+            say("program", f"cc -std=c99 -O3 -DLUTETIA_NO_MAIN {texts} -o run{' -lm' if report.get('is_log') else ''}")
             say("run it", "./run < DATA.csv")
         else:
             say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
@@ -243,11 +243,11 @@ def show_quality(report: dict[str, Any]) -> None:
         text = f"model {told['float_bits_per_byte']:.3f}, whole numbers {told['integer_bits_per_byte']:.3f} bits per byte"
         say("loss", f"{text}, on {told['bytes']:,} bytes")
     else:
-        from lutetia.cli.build_screen import quality
+        from lutetia.cli.build_screen import output_text, quality
 
         say(*quality(told, "whole numbers"))
         if report.get("output_unit") is not None:
-            say("output", f"a whole number, times {short_number(report['output_unit'], 6)}")
+            say("output", output_text(report))
         if report.get("interval") is not None:
             say("intervals", program_text(report["interval"]) if report["target"] == "c" else circuit_text(report["interval"]))
 

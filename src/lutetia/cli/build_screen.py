@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lutetia._shared.losses import NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.build_intervals import circuit_text
 from lutetia.cli.guard import stop_if_interrupted
@@ -80,7 +81,7 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("unseen", unseen_text(report["unseen"])))
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     if report.get("output_unit") is not None:
-        lines.append(("output", f"a whole number, times {short_number(report['output_unit'], 6)}"))
+        lines.append(("output", output_text(report)))
     if report.get("interval") is not None:
         lines.append(("interval", circuit_text(report["interval"])))
     return lines
@@ -92,7 +93,8 @@ def _refit(used: dict[str, Any]) -> str:
     if tried is None:
         return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
     again, cut = (
-        f"RMSE {short_number(tried[key])}" if tried["measure"] == "rmse" else f"{tried[key]:.1%}" for key in ("again", "cut")
+        f"{NOUNS[tried['measure']]} {short_number(tried[key])}" if tried["measure"] in NOUNS else f"{tried[key]:.1%}"
+        for key in ("again", "cut")
     )
     kept = "fitted again" if tried["kept"] == "again" else "not fitted again"
     return f", {kept} ({again} with a second fit, {cut} without, on {tried['rows']:,} held-out training rows)"
@@ -112,18 +114,32 @@ def _smaller(circuit: dict[str, Any]) -> str:
 
 
 def _worth(measured: dict[str, Any]) -> str:
-    return (
-        f"RMSE {short_number(measured['integer_rmse'])}" if "integer_rmse" in measured else f"{measured['integer_accuracy']:.1%}"
-    )
+    key = number_measure(measured)
+    return f"{measured['integer_accuracy']:.1%}" if key is None else f"{NOUNS[key]} {short_number(measured[f'integer_{key}'])}"
+
+
+def number_measure(measured: dict[str, Any]) -> str | None:
+    """The measure of the loss of numbers that was taken; None of classes."""
+    return next((key for key in NOUNS if f"float_{key}" in measured), None)
 
 
 def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
     """The accuracy of the model and of what was built from it, `whole`; for a regression their errors."""
     on = f"on {measured['samples']:,} {measured['split']} samples"
-    if "float_rmse" in measured:
-        model, made = (short_number(measured[key]) for key in ("float_rmse", "integer_rmse"))
-        return "RMSE", f"model {model}, {whole} {made}, {on}"
+    if (key := number_measure(measured)) is not None:
+        model, made = (short_number(measured[f"{kind}_{key}"]) for kind in ("float", "integer"))
+        return (
+            ("RMSE", f"model {model}, {whole} {made}, {on}")
+            if key == "rmse"
+            else ("loss", f"{NOUNS[key]}: model {model}, {whole} {made}, {on}")
+        )
     return "accuracy", f"model {measured['float_accuracy']:.1%}, {whole} {measured['integer_accuracy']:.1%}, {on}"
+
+
+def output_text(report: dict[str, Any]) -> str:
+    """What the number that a circuit or a program gives stands for."""
+    unit = f"a whole number, times {short_number(report['output_unit'], 6)}"
+    return f"{unit}, is the logarithm of the prediction" if report.get("is_log") else unit
 
 
 def _range_text(given: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.losses import NOUNS
 from lutetia._shared.numbers import short_number, whole_number
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
@@ -147,6 +148,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     if len(lacking):
         raise DataError(f"{request.data} has no value of the target in row {lacking[0] + 1}, expected one in each row")
     y = y if model.is_regression else y.astype(np.int64)
+    model.loss.check_sign(y, "the target")
     result = {"kind": model.kind, "split": split, "samples": len(y), **measure_tabular(model, x, y)}
     names = feature_names(model)
     if names and len(names) <= MOST_SHUFFLED:
@@ -307,7 +309,7 @@ def _show(result: dict[str, Any], of: str) -> None:
     for line in class_lines(result) if "classes" in result else ():
         screen.print(line, soft_wrap=True, markup=False)
     if "columns" in result:
-        measure = "RMSE" if "rmse" in result else "loss"
+        measure = NOUNS[result.get("measure", "rmse")] if "rmse" in result else "loss"
         screen.print(f"columns that matter: how far the {measure} rises when one is shuffled", soft_wrap=True)
         shown = result["columns"][:SHOWN_COLUMNS]
         width = max(len(one_line(each["column"])) for each in shown)

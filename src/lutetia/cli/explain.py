@@ -156,7 +156,8 @@ def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: Expla
     if request.target is not None or request.html is not None:
         raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
     with torch.no_grad():
-        value = float(model(x[None])[0, 0])
+        score = model(x[None])[:, 0]
+    value = float(model.loss.numbers(score.numpy())[0])
     found = attribute_class(model, x, 0, request.rule)
     title = model.metadata.get("target") or "the prediction"
     told = {
@@ -164,11 +165,12 @@ def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: Expla
         "rule": request.rule,
         "target_name": title,
         "prediction": value,
+        **({"logarithm": float(score[0])} if model.loss.is_log else {}),
         "features": feature_names(model),
         "warnings": warnings,
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
-        "comparisons": [each._asdict() for each in compared_inputs(model, x, torch.tensor([value]), 0)],
+        "comparisons": [each._asdict() for each in compared_inputs(model, x, score, 0)],
     }
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
@@ -178,7 +180,8 @@ def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: Expla
             print_warning(warning)
         screen.print(bars(screen, _inputs(model, x.flatten()), found.relevance.flatten().tolist()), end="", soft_wrap=True)
         _show_comparisons(told)
-        shared = f"{one_line(title)} {short_number(value, 6)}, shared out over the columns (rule {request.rule})"
+        what = f"; its logarithm {short_number(float(score[0]), 6)} is" if model.loss.is_log else ","
+        shared = f"{one_line(title)} {short_number(value, 6)}{what} shared out over the columns (rule {request.rule})"
         screen.print(Text(shared), soft_wrap=True)
     return told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,13 @@ def _show(result: dict[str, Any]) -> None:
         lines["input"] = (" × ".join(map(str, sizes)) if len(sizes) > 1 else f"{sizes[0]:,} numbers") + _range(metadata)
         if metadata.get("task") == "regression":
             within = f", 9 of 10 test rows within ±{short_number(metadata['error_90'])}" if "error_90" in metadata else ""
-            lines["predicts"] = f"{metadata.get('target', 'a number')}{within}"
+            lines["predicts"] = f"{predicted_text(metadata.get('target', 'a number'), config)}{within}"
         else:
             lines["classes"] = _few(metadata.get("classes", [])) or f"{config['n_classes']}, without names"
         lines["features"] = _few(metadata.get("features", []))
     lines["layers"] = ", ".join(_layer(each) for each in config.get("layers", []))
     lines["reads"] = ", ".join(result["reads"])
-    skipped = ("input_shape", "n_classes", "layers")
+    skipped = ("input_shape", "n_classes", "layers", "loss", "quantile")
     lines["config"] = ", ".join(f"{key} {value}" for key, value in config.items() if key not in skipped)
     targets = ", ".join(result["build_targets"])
     lines["build"] = f"can be built for --target {targets}" if targets else f"cannot be built: {result['why_not']}"
@@ -87,6 +88,14 @@ def _show(result: dict[str, Any]) -> None:
     for name, facts in result["files"].items():
         screen.print(f"{'file':<11}{name}, {facts['bytes']:,} bytes, sha256 {facts['sha256'][:16]}", soft_wrap=True)
     screen.print(f"{'':<11}all checksums agree with {MANIFEST}", soft_wrap=True)
+
+
+def predicted_text(target: str, config: Mapping[str, Any]) -> str:
+    """What a regression predicts, by its loss: "price", "the median of price", "the 90% quantile of price"."""
+    what = {"absolute_error": "the median of ", "poisson": "the mean of ", "quantile": "the {:g}% quantile of "}
+    loss = config.get("loss", "squared_error")
+    log = ", as a logarithm in its tables" if loss == "poisson" else ""
+    return f"{what.get(loss, '').format(100 * (config.get('quantile') or 0))}{target}{log}"
 
 
 def _few(names: list[str]) -> str:

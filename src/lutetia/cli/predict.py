@@ -21,7 +21,7 @@ from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats
-from lutetia.training import half_widths
+from lutetia.training import half_widths, interval_ends
 
 BATCH = 1024
 SHOWN = 40  # inputs on a screen; files hold all
@@ -123,9 +123,11 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
     with torch.no_grad():
         for file in files:
             x = as_floats(model, file.x)
-            values, widths = model(x)[:, 0].tolist(), half_widths(model, x.numpy())
-            ends = [{}] * len(values) if widths is None else map(_ends, values, widths.tolist())
-            listed += [{"input": name, "value": value, **own} for name, value, own in zip(file.names, values, ends, strict=True)]
+            values, widths = model.numbers(x).numpy(), half_widths(model, x.numpy())
+            ends = [{}] * len(values) if widths is None else _ends(model, values, widths)
+            listed += [
+                {"input": name, "value": value, **own} for name, value, own in zip(file.names, values.tolist(), ends, strict=True)
+            ]
     warnings = [text for file in files for text in range_warnings(model, as_floats(model, file.x), file.names)]
     warnings += [text for file in files for text in unknown_warnings(model, file.columns or {})]
     if out is not None:
@@ -137,18 +139,29 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
             screen = console()
             for each in listed[:SHOWN]:
                 told = f"{one_line(title)} {short_number(each['value'], 6)}"
+                if model.loss.quantile is not None:
+                    told += f", the {100 * model.loss.quantile:g}% quantile"
                 if "low" in each:
                     told += f", {short_number(each['low'], 6)} to {short_number(each['high'], 6)} in 9 of 10 cases"
                 screen.print(f"{one_line(each['input'])}  {told}", soft_wrap=True)
             if len(listed) > SHOWN:
                 screen.print(_more(len(listed), out), soft_wrap=True, markup=False)
         _show_skipped(skipped)
-    return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings, "skipped": _skipped(skipped)}
+    fitted = {"loss": model.loss.name, "quantile": model.loss.quantile}
+    return {
+        "kind": model.kind,
+        "target": title,
+        **fitted,
+        "predictions": listed,
+        "warnings": warnings,
+        "skipped": _skipped(skipped),
+    }
 
 
-def _ends(value: float, width: float) -> dict[str, float]:
-    """What nine in ten numbers lie between."""
-    return {"low": value - width, "high": value + width}
+def _ends(model: Tabular, values: Any, widths: Any) -> list[dict[str, float]]:
+    """What nine in ten numbers lie between, for each row."""
+    lows, highs = interval_ends(model, values, widths)
+    return [{"low": low, "high": high} for low, high in zip(lows.tolist(), highs.tolist(), strict=True)]
 
 
 def _write_numbers(out: Path, title: str, listed: Sequence[dict[str, Any]], kept: KeptColumns | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lutetia._shared.losses import NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.class_lines import class_lines
 from lutetia.cli.guard import UsageError, stop_if_interrupted
@@ -62,7 +63,9 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         if (out / "config.toml").exists():
             raise DataError(f"{out} already holds a run: edit {out / 'config.toml'} and train that, or choose --out")
         file = None if path.is_dir() else read_table_file(path)  # images are read as the config says
-        config, _ = guess_config(path, request.target, request.task, file=file, **_asked(request.settings))
+        asked = _asked(request.settings)
+        task = "regression" if asked.pop("has_loss") and request.task is None else request.task
+        config, _ = guess_config(path, request.target, task, file=file, **asked)
     else:
         if request.target is not None or request.task is not None:
             raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
@@ -88,22 +91,27 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
 
 
 def _asked(settings: list[str]) -> dict[str, Any]:
-    """What --set says that a guess depends on, too: whether to skip what is unusable, and how dates are written."""
-    tables: dict[str, Any] = {"data": {}}
+    """What --set says that a guess depends on, too: whether to skip what is unusable, how dates are written, and whether there
+    is a loss, which only numbers have."""
+    tables: dict[str, Any] = {"data": {}, "fit": {}}
     for setting in settings:
         override_setting(tables, setting)
     data, order = tables["data"], tables["data"].get("day_first")
-    return {"skip": data.get("skip_unusable") is True, "day_first": order if isinstance(order, bool) else None}
+    skip, has_loss = data.get("skip_unusable") is True, bool({"loss", "quantile"} & tables["fit"].keys())
+    return {"skip": skip, "day_first": order if isinstance(order, bool) else None, "has_loss": has_loss}
 
 
 def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) -> TableConfig:
-    """The config with what --set says; columns that it makes categories or dates are not left out by a guess."""
+    """The config with what --set says; columns that it makes categories or dates are not left out by a guess, and a quantile has
+    no intervals."""
     tables = config.to_dict()
     keys = [override_setting(tables, setting) for setting in settings]
     changed = make_table_config(tables, name, keys)
     if not guessed:
         return changed
     data = changed.data
+    if changed.fit.loss == "quantile" and "fit.intervals" not in keys:
+        changed = replace(changed, fit=replace(changed.fit, intervals=False))
     if "data.dates" not in keys:
         data = replace(data, dates=[column for column in data.dates or () if column not in data.categorical] or None)
     if "data.leave_out" not in keys:
@@ -204,7 +212,15 @@ def told_measure(measured: dict[str, Any]) -> str:
     """The headline numbers of an evaluation."""
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
-    within = f", 9 of 10 rows within ±{short_number(measured['error_90'])}" if "error_90" in measured else ""
+    unit = f" {one_line(measured['unit'])}" if "unit" in measured else ""
+    key = measured.get("measure", "rmse")
+    own = f"{NOUNS[key]} {short_number(measured[key], 6)}{unit if key != 'deviance' else ''}"
+    own += f", R² {measured['r2']:.4f}" if key == "rmse" else f", D² {measured['d2']:.4f}"
+    if key == "pinball":
+        return f"{own}, {measured['below']:.1%} of rows at or below the prediction, {100 * measured['quantile']:g}% wanted"
+    own += "" if key == "rmse" else f", RMSE {short_number(measured['rmse'], 6)}{unit}"
+    if "error_90" in measured:
+        own += f", 9 of 10 rows within ±{short_number(measured['error_90'])}{unit}"
     if "inside_90" in measured and measured["width_90"] != 2 * measured.get("error_90", 0):
-        within += f", {measured['inside_90']:.1%} in their intervals of ±{short_number(measured['width_90'] / 2)} on average"
-    return f"RMSE {short_number(measured['rmse'], 6)}, R² {measured['r2']:.4f}{within}"
+        own += f", {measured['inside_90']:.1%} in their intervals of ±{short_number(measured['width_90'] / 2)}{unit} on average"
+    return own

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia._shared.dtypes import FLOATS
+from lutetia._shared.losses import Loss
 from lutetia._shared.numbers import short_number
 from lutetia.errors import check_memory, check_range, check_tensor, fail
 from lutetia.models.building import Model
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 N_CONSTANTS = TOP  # thresholds 0 to 254: code > t
 BITS = 8  # of a code
+AT_ONCE = 1 << 14  # rows
 MOST_NAMED = 6  # categories in a text
 LEAST_SPREAD = 0.2  # of a row: the sum of a few tables may be too small, or negative
 
@@ -69,6 +71,11 @@ class Tabular(Model[TabularConfig]):
         return self.config.n_classes == 1
 
     @property
+    def loss(self) -> Loss:
+        """What the numbers of a regression were fitted to."""
+        return Loss(self.config.loss, self.config.quantile)
+
+    @property
     def tables(self) -> LUT:
         """The layer of tables, where the core is not gates."""
         assert isinstance(self.core, LUT)
@@ -89,6 +96,12 @@ class Tabular(Model[TabularConfig]):
     def forward(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> scores [B, n_classes]."""
         return self.core(self.encode(x))
+
+    @torch.no_grad()
+    def numbers(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape] -> the predictions of a regression, float64 [B]: exp of its score where `loss.is_log`."""
+        scores = [self(part)[:, 0] for part in x.split(AT_ONCE)]
+        return torch.from_numpy(self.loss.numbers(torch.cat(scores).cpu().numpy()))
 
     def spreads(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> how far off the number of each row may be, as a multiple of the mean error [B]; 1 where nothing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lutetia._shared.losses import Loss
 from lutetia.errors import ArgumentError, check_choice, check_int, fail
 from lutetia.lut import MAX_ANCHORS
 from lutetia.models.dates import PARTS
@@ -20,6 +21,8 @@ class TabularConfig(ModelConfig):
 
     With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the
     encoding; where columns are dates, `parts` says for each encoded input which part of a date it is, "" for the column itself.
+    The numbers of a regression were fitted to a `loss`, "quantile" to that `quantile`: see `lutetia._shared.losses`; with
+    "poisson" the tables add up to logarithms.
     A regression may have `spread_tables` more tables, of `spread_anchors` anchors, for how far off its numbers may be.
     `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that vote;
     `temperature` divides their counts. With `gate_windows` they see squares of an image of `gate_shape` (height, width).
@@ -34,6 +37,8 @@ class TabularConfig(ModelConfig):
     n_edges: int = 1
     n_categories: int = 0
     parts: tuple[str, ...] = ()
+    loss: str = "squared_error"
+    quantile: float | None = None
     spread_tables: int = 0
     spread_anchors: int = 3
     gate_codes: tuple[int, ...] = ()
@@ -55,6 +60,8 @@ class TabularConfig(ModelConfig):
         check_int("n_edges", self.n_edges, 0, 255)
         check_int("n_categories", self.n_categories, 0)
         object.__setattr__(self, "parts", check_parts(self.parts, self.n_encoded))
+        if Loss(self.loss, self.quantile) != Loss() and (self.core != "tables" or self.n_classes != 1):
+            fail("loss", self.loss, '"squared_error": only a regression has another')
         check_int("spread_tables", self.spread_tables, 0)
         check_int("spread_anchors", self.spread_anchors, 1, MAX_ANCHORS)
         if self.spread_tables and (self.core != "tables" or self.n_classes != 1):

@@ -240,6 +240,7 @@ class TabularEstimator(BaseEstimator):
         or of a run of `lutetia train` the number that the class has there.
         A regressor gives a whole number, to be multiplied by `model_.network(weight_bits).graph.output_edge.scale[0]`; so does
         its circuit. With `intervals=True`, `lutetia_half_width` gives the half width of `predict_interval` in the same unit.
+        With loss="poisson" the answer is the logarithm of the prediction, and there is no half width.
         """
         from lutetia.precompute import c_files, integer_model
 
@@ -314,5 +315,7 @@ def _state_of_run(model: Tabular) -> dict[str, Any] | None:
     if config.core != "tables" or "task" not in known or (not model.is_regression and "classes" not in known):
         return None
     params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
+    if model.is_regression:
+        params |= {"loss": config.loss, "quantile": config.quantile}
     state = {"class": "LUTRegressor" if model.is_regression else "LUTClassifier", "params": params, "named": "features" in known}
     return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}

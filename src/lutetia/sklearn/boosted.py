@@ -10,6 +10,7 @@ from sklearn.utils import assert_all_finite, check_consistent_length, column_or_
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from lutetia._shared.losses import Loss
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params
@@ -22,6 +23,7 @@ from lutetia.training import (
     half_widths,
     held_out,
     interval_bounds,
+    interval_ends,
     refit_tables,
     try_refit,
 )
@@ -72,6 +74,8 @@ class BoostedEstimator(TabularEstimator):
             patience=stops,
             calibrate=getattr(self, "calibrate", False),
             intervals=getattr(self, "intervals", False),
+            loss=getattr(self, "loss", "squared_error"),
+            quantile=getattr(self, "quantile", None),
             seed=self._seed(),
             threads=self._threads(),
         )
@@ -232,7 +236,9 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
 
 
 class LUTRegressor(RegressorMixin, BoostedEstimator):
-    """A regressor of lookup tables, fitted to the squared error; its parameters are those of `LUTClassifier`.
+    """A regressor of lookup tables; its parameters are those of `LUTClassifier`, and `loss`, named as in scikit-learn:
+    "squared_error" predicts the mean, "absolute_error" the median, "quantile" the number that a part `quantile` of all samples
+    stays below, and "poisson" the mean of counts or amounts that are never negative, through logarithms.
 
     The best number of tables differs by a factor of ten between regressions, so by default a tenth of the samples decides it:
     early_stopping="auto", which is on from 100 samples. With `intervals` a few more tables learn how far off each prediction may
@@ -244,6 +250,8 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         n_tables: int = 2000,
         n_anchors: int = 6,
         *,
+        loss: str = "squared_error",
+        quantile: float | None = None,
         learning_rate: float = 0.1,
         candidates: int = 64,
         pairs: float = 0.25,
@@ -261,6 +269,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         verbose: int = 0,
     ) -> None:
         self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
+        self.loss, self.quantile = loss, quantile
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.intervals, self.early_stopping, self.validation_fraction = intervals, early_stopping, validation_fraction
@@ -271,7 +280,11 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         check_params(self, PARAMS)
         if self.intervals not in (True, False):
             raise ValueError(f"intervals is {self.intervals!r}, expected True or False")
+        loss = Loss(self.loss, self.quantile)
+        if self.intervals and not loss.has_intervals:
+            raise ValueError('intervals is True with loss="quantile", expected False: a quantile is an end, not a middle')
         rows = self._rows(X, y, sample_weight)
+        loss.check_target(rows.y[rows.weight > 0])
         if not self.intervals:
             self._fit(rows, 1, eval_set)
             return self
@@ -282,17 +295,24 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         self.model_.metadata |= interval_bounds(self.model_, rows.x[held], rows.y[held])
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self.loss == "poisson"
+        return tags
+
     def _target(self, y: Any, reset: bool = False) -> Array:
         y = column_or_1d(y, warn=True)
         if y.dtype.kind in "OUS":
             y = y.astype(np.float64)
         assert_all_finite(y, input_name="y", estimator_name=type(self).__name__)
+        if not reset:
+            Loss(self.loss, self.quantile).check_sign(y, "y of eval_set")
         return y.astype(np.float64)
 
     def predict(self, X: Any) -> Array:
         """The number predicted for each sample, float64 [n]."""
         check_is_fitted(self, "model_")
-        return self._scores(X)[:, 0].astype(np.float64)
+        return self.model_.loss.numbers(self._scores(X)[:, 0])
 
     def predict_interval(self, X: Any) -> Array:
         """What nine in ten numbers of new samples lie between, float64 [n, 2]: low and high.
@@ -302,8 +322,10 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         middle = self.predict(X)
         reach = half_widths(self.model_, self._matrix(X))
         if reach is None:
-            raise ValueError("the errors of this model are not known: fit it with intervals=True")
-        return np.stack([middle - reach, middle + reach], 1)
+            is_middle = self.model_.loss.has_intervals
+            why = "fit it with intervals=True" if is_middle else "a quantile is an end of an interval, not its middle"
+            raise ValueError(f"the errors of this model are not known: {why}")
+        return np.stack(interval_ends(self.model_, middle, reach), 1)
 
     def _describe_target(self) -> dict[str, Any]:
         return {"task": "regression"}

@@ -18,7 +18,8 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """For each sample: `relevance` float64 [n, columns] of the columns named `features`, and `comparisons`, the most effective
-    first. What is explained is how far class number `targets[i]` is above its rivals; in a regression, the score."""
+    first. What is explained is how far class number `targets[i]` is above its rivals; in a regression, the sum of the tables,
+    which is the logarithm of the prediction with loss="poisson"."""
 
     features: list[str]
     targets: list[int]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
     from lutetia.training.images import ImageSettings, colours_first, images_in, is_damaged, labelled_images, read_pixels
     from lutetia.training.importance import column_importance
-    from lutetia.training.intervals import error_bounds, half_widths, interval_bounds
+    from lutetia.training.intervals import error_bounds, half_widths, interval_bounds, interval_ends
     from lutetia.training.progress import Live, Silent
     from lutetia.training.progress import clock as duration_text
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
@@ -101,7 +101,7 @@ __getattr__, __dir__ = lazy_door(
         "formats": "check_expansion check_file read_idx",
         "images": "IMAGE_SUFFIXES=IMAGES ImageSettings colours_first images_in is_damaged labelled_images read_pixels",
         "importance": "column_importance",
-        "intervals": "error_bounds half_widths interval_bounds",
+        "intervals": "error_bounds half_widths interval_bounds interval_ends",
         "progress": "Live Silent duration_text=clock",
         "resharding": "full_state_dict load_full_state_dict",
         "run": "train",

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from lutetia._shared.compiled import jit
+from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
 from lutetia.nn import Chooser
+from lutetia.training.goals import Goal, Step
 
 Array = np.ndarray[Any, Any]
 N_CONSTANTS = 255  # thresholds 0 to 254: code > t
@@ -37,6 +39,7 @@ class Boosting:
     balanced    whether classes count alike, however many samples they have
     calibrate   whether a trial fit says by how much the scores of classes are divided
     intervals   whether more tables learn how far off each number may be
+    loss        of numbers, and its quantile: see `lutetia._shared.losses`
     shift       pixels by which images are moved, at most: each is fitted at all places in reach
     """
 
@@ -52,73 +55,21 @@ class Boosting:
     balanced: bool = False
     calibrate: bool = False
     intervals: bool = False
+    loss: str = "squared_error"
+    quantile: float | None = None
     shift: int = 0
     seed: int = 0
     threads: int = 1
 
-
-class Goal(Protocol):
-    """What tables are fitted to."""
+    @property
+    def step(self) -> Step:
+        """How far the rows of a table are moved."""
+        return Step(self.rate, self.smoothing)
 
     @property
-    def n_outputs(self) -> int: ...
-
-    @property
-    def weight(self) -> Array: ...
-
-    def start(self) -> Array: ...
-
-    def gradients(self, scores: Array) -> tuple[Array, Array | None]: ...
-
-    def loss(self, scores: Array) -> float: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Classes:
-    """Classes y int64 [n] of n_outputs, each sample with a weight float32 [n]; scores are logits."""
-
-    y: Array
-    n_outputs: int
-    weight: Array
-
-    def start(self) -> Array:
-        """The logits of the classes' shares, float64 [n_outputs]."""
-        shares = np.bincount(self.y, self.weight, self.n_outputs) + 1e-3
-        logits = np.log(shares / shares.sum())
-        return logits - logits.mean()
-
-    def gradients(self, scores: Array) -> tuple[Array, Array | None]:
-        """The residuals, and the curvature of the loss: float64 [n, n_outputs] each."""
-        missing, curvature = np.empty_like(scores), np.empty_like(scores)
-        _softmax_gradients(scores, self.y, self.weight, missing, curvature)
-        return missing, curvature
-
-    def loss(self, scores: Array) -> float:
-        """The mean cross-entropy in nats."""
-        shifted = scores.astype(np.float64) - scores.max(1, keepdims=True)
-        own = np.take_along_axis(shifted, self.y[:, None], 1)[:, 0]
-        return float(np.average(np.log(np.exp(shifted).sum(1)) - own, weights=self.weight))
-
-
-@dataclass(frozen=True, eq=False)
-class Numbers:
-    """Numbers y float64 [n], each sample with a weight float32 [n]; the scores are these numbers."""
-
-    y: Array
-    weight: Array
-    n_outputs: int = 1
-
-    def start(self) -> Array:
-        """The mean, float64 [1]."""
-        return np.array([np.average(self.y, weights=self.weight)])
-
-    def gradients(self, scores: Array) -> tuple[Array, Array | None]:
-        """The residuals, float64 [n, 1]; the curvature is the weight."""
-        return (self.y - scores[:, 0])[:, None] * self.weight[:, None], None
-
-    def loss(self, scores: Array) -> float:
-        """The mean squared error."""
-        return float(np.average((self.y - scores[:, 0]) ** 2, weights=self.weight))
+    def number_loss(self) -> Loss:
+        """The loss of numbers, checked."""
+        return Loss(self.loss, self.quantile)
 
 
 @dataclass(eq=False)
@@ -159,14 +110,14 @@ def boost(
     losses: dict[str, list[float]] = {"train": [], "valid": []}
     best, waited, count = (np.inf, settings.n_tables), 0, settings.n_tables
     for table in range(settings.n_tables):
-        missing, curvature = goal.gradients(scores)
+        residuals = goal.residuals(scores)
         rows = random.choice(n, settings.rows, replace=False) if n > settings.rows else np.arange(n)
-        own = _sketched(missing[rows], settings.sketch, random)
-        anchors[table] = chooser.choose(settings.n_anchors, rows, own, goal.weight[rows])
+        own = _sketched(residuals[0][rows], settings.sketch, random)
+        anchors[table] = chooser.choose(settings.n_anchors, rows, own, goal.held(residuals)[rows])
         one = slice(table, table + 1)
         cells = np.empty(n, np.int64)
         spread(settings.threads if n > BLOCK * 16 else 1, n, _cells, codes, anchors[table], cells)
-        _fill(cells, missing, curvature, goal.weight, settings.rate, settings.smoothing, weight[table])
+        goal.fill(cells, scores, residuals, settings.step, weight[table])
         scores += weight[table][cells]
         if valid is not None and held is not None:
             score(valid.codes, anchors[one], weight[one], held, settings.threads)
@@ -197,7 +148,7 @@ def refit(codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, 
     for turn in range(rounds):
         table = turn % len(anchors)
         spread(settings.threads if n > BLOCK * 16 else 1, n, _cells, codes, anchors[table], cells)
-        _fill(cells, *goal.gradients(scores), goal.weight, settings.rate, settings.smoothing, step)
+        goal.fill(cells, scores, goal.residuals(scores), settings.step, step)
         weight[table] += step
         scores += step[cells]
     return weight
@@ -236,41 +187,6 @@ def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: i
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------
-
-
-@jit(nogil=True)
-def _softmax_gradients(scores, y, weight, missing, curvature):  # type: ignore[no-untyped-def]
-    n, k = scores.shape
-    for sample in range(n):
-        highest = scores[sample, 0]
-        for output in range(1, k):
-            highest = max(highest, scores[sample, output])
-        total = 0.0
-        for output in range(k):
-            missing[sample, output] = np.exp(scores[sample, output] - highest)
-            total += missing[sample, output]
-        for output in range(k):
-            chance = missing[sample, output] / total
-            curvature[sample, output] = weight[sample] * chance * (1 - chance)
-            missing[sample, output] = weight[sample] * ((1 if y[sample] == output else 0) - chance)
-
-
-@jit(nogil=True)
-def _fill(cells, missing, curvature, weight, rate, smoothing, rows):  # type: ignore[no-untyped-def]
-    """The rows [R, K] of a table by Newton's step: Σ missing / (Σ curvature + smoothing), of logits that count once per class."""
-    n, k = missing.shape
-    sums = np.zeros((len(rows), k), np.float64)
-    curved = np.zeros((len(rows), k), np.float64)
-    for sample in range(n):
-        cell = cells[sample]
-        for output in range(k):
-            sums[cell, output] += missing[sample, output]
-            curved[cell, output] += weight[sample] if curvature is None else curvature[sample, output]
-    share = 1.0 if curvature is None else (k - 1) / k
-    own = 1.0 if curvature is None else 0.25
-    for cell in range(len(rows)):
-        for output in range(k):
-            rows[cell, output] = rate * share * sums[cell, output] / (curved[cell, output] + smoothing * own * share + 1e-12)
 
 
 @jit(nogil=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.training.boosting import Goal
+from lutetia.training.goals import Goal
 
 Array = np.ndarray[Any, Any]
 HELD = 5  # one row in five is held out of the trial

@@ -17,7 +17,8 @@ TIMES = 3  # that each column is shuffled
 
 @torch.no_grad()
 def column_importance(model: Tabular, x: Array, y: Array, seed: int = 0) -> list[float]:
-    """By how much the loss of classes, or the RMSE, rises on rows x [n, *input_shape] when each column is shuffled, [columns]."""
+    """By how much the loss of classes, or what numbers are measured by, rises on rows x [n, *input_shape] when each column is
+    shuffled, [columns]."""
     random = np.random.default_rng(seed)
     rows = random.permutation(len(y))[:MOST_ROWS]
     codes, target = model.encode(torch.from_numpy(x[rows])), torch.from_numpy(y[rows])
@@ -37,5 +38,5 @@ def column_importance(model: Tabular, x: Array, y: Array, seed: int = 0) -> list
 def _loss(model: Tabular, codes: Tensor, target: Tensor) -> float:
     scores = model.core(codes).double()
     if model.is_regression:
-        return float(((scores[:, 0] - target) ** 2).mean().sqrt())
+        return model.loss.measure(model.loss.numbers(scores[:, 0].numpy()), target.numpy())
     return float(torch.nn.functional.cross_entropy(scores, target))

@@ -29,8 +29,10 @@ def error_bound(errors: Array) -> float | None:
 
 def interval_bounds(model: Tabular, x: Array, y: Array) -> dict[str, float]:
     """What the metadata of a regression says of its errors, by rows x [n, *input_shape] that were not fitted, and their numbers
-    y [n]: the bound for all rows, and that for rows of spread 1."""
-    return error_bounds(model, x, np.abs(predicted_numbers(model, x) - y))
+    y [n]: the bound for all rows, and that for rows of spread 1; nothing of a quantile."""
+    if not model.loss.has_intervals:
+        return {}
+    return error_bounds(model, x, np.abs(model.numbers(torch.from_numpy(x)).numpy() - y))
 
 
 def error_bounds(model: Tabular, x: Array, errors: Array) -> dict[str, float]:
@@ -50,10 +52,10 @@ def half_widths(model: Tabular, x: Array) -> Array | None:
     return np.full(len(x), float(known["error_90"])) if "error_90" in known else None
 
 
-@torch.no_grad()
-def predicted_numbers(model: Tabular, x: Array) -> Array:
-    """The predictions of a regression, float64 [n]."""
-    return torch.cat([model(part)[:, 0] for part in torch.from_numpy(x).split(AT_ONCE)]).double().numpy()
+def interval_ends(model: Tabular, middle: Array, reach: Array) -> tuple[Array, Array]:
+    """The ends of intervals, float64 [n] each; numbers that are never negative have intervals from 0 at least."""
+    low = middle - reach
+    return np.maximum(low, 0.0) if model.loss.is_log else low, middle + reach
 
 
 @torch.no_grad()

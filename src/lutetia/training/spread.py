@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.training.boosting import Boosted, Boosting, Numbers, Validation, boost, score
+from lutetia.training.boosting import Boosted, Boosting, Validation, boost, score
+from lutetia.training.goals import Numbers
 
 Array = np.ndarray[Any, Any]
 N_TABLES, N_ANCHORS = 30, 3  # of the spread: more make no narrower intervals on the sets of `lutetia bench intervals`
@@ -34,4 +35,4 @@ def _errors(fitted: Boosted, part: Validation, threads: int) -> Array:
     scores = np.zeros((part.codes.shape[1], 1)) + fitted.base
     score(part.codes, fitted.anchors, fitted.weight, scores, threads)
     assert isinstance(part.goal, Numbers)
-    return np.abs(part.goal.y - scores[:, 0])
+    return np.abs(part.goal.y - part.goal.kind.numbers(scores[:, 0]))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lutetia._shared.losses import NOUNS
 from lutetia.models import Tabular
 from lutetia.training.boosting import Boosting, refit
 from lutetia.training.table_run import measure
@@ -19,7 +20,8 @@ SEED = 0  # of the rows held out: the same choice each time
 
 @dataclass(frozen=True)
 class Trial:
-    """How good tables are on `rows` held-out rows, `cut`, and fitted `again`: by accuracy, balanced_accuracy or rmse."""
+    """How good tables are on `rows` held-out rows, `cut`, and fitted `again`: by accuracy, balanced_accuracy, or
+    the measure of a loss of numbers."""
 
     rows: int
     cut: float
@@ -29,7 +31,7 @@ class Trial:
     @property
     def gains(self) -> bool:
         """Whether the second fit is at least as good."""
-        return self.again <= self.cut if self.measure == "rmse" else self.again >= self.cut
+        return self.again <= self.cut if self.measure in NOUNS else self.again >= self.cut
 
     def to_dict(self) -> dict[str, Any]:
         """For a report."""
@@ -68,7 +70,7 @@ def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosti
     once = replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None, calibrate=False, intervals=False)
     fresh, _ = fit_tabular(some, _shape(model), once)
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
-    key = "rmse" if model.is_regression else "balanced_accuracy" if settings.balanced else "accuracy"
+    key = model.loss.key if model.is_regression else "balanced_accuracy" if settings.balanced else "accuracy"
     x, y = rows.x.reshape(-1, *model.config.input_shape)[held], rows.y[held]
     cut, refitted = (measure(each, x, y)[key] for each in (fresh.first(n_tables), again))
     return Trial(count, cut, refitted, key)

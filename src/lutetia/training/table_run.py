@@ -22,7 +22,8 @@ import torch
 
 from lutetia import toml
 from lutetia._shared.folders import MANIFEST
-from lutetia.errors import DataError
+from lutetia._shared.losses import LOSSES, Loss
+from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
 from lutetia.models import UNKNOWN, Tabular, save
 from lutetia.training.boosting import Boosting, Each
@@ -102,6 +103,8 @@ class FitSettings:
     balanced: bool = False  # classes count alike, however many rows they have
     calibrate: bool = False  # a trial fit says how sure the probabilities may be
     intervals: bool = False  # of numbers: more tables say which rows may be further off than others
+    loss: str = option("squared_error", choices=LOSSES)  # of numbers: see lutetia._shared.losses
+    quantile: float | None = option(None, low=0, high=1)  # that loss = "quantile" predicts
     seed: int = option(0, low=0, high=2**63 - 1)
 
 
@@ -199,6 +202,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     table, data = opened
     if config.fit.balanced and not table.classes:
         raise DataError("fit.balanced is true, and a regression has no classes, expected false")
+    _check_loss(config, table)
     if config.data.shift and len(table.input_shape) < 2:
         raise DataError(f"data.shift is {config.data.shift}, expected 0: {config.data.path} holds no images")
     begun = time.perf_counter()
@@ -225,6 +229,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "skipped": table.skipped,
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
+        **({} if table.classes else {"fit_loss": config.fit.loss, "quantile": config.fit.quantile}),
         "temperature": fitted.temperature,
         "weights": sum(each.numel() for each in model.parameters()),
         "seconds": round(time.perf_counter() - begun, 3),
@@ -241,6 +246,21 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     return summary
 
 
+def _check_loss(config: TableConfig, table: LearningTable) -> None:
+    """Refuse a loss that does not fit the numbers to predict, or classes."""
+    try:
+        loss = Loss(config.fit.loss, config.fit.quantile)
+        if not table.classes:
+            target = "the target" if config.data.target is None else repr(config.data.target)
+            loss.check_target(table.y, f"{config.data.path}: {target}")
+    except ArgumentError as error:
+        raise DataError(str(error).replace("loss=", "fit.loss=").replace("quantile is", "fit.quantile is")) from error
+    if table.classes and loss != Loss():
+        raise DataError(f'fit.loss is "{loss.name}", which is for numbers, and {config.data.path} has classes to predict')
+    if config.fit.intervals and not loss.has_intervals:
+        raise DataError('fit.intervals is true with fit.loss="quantile", expected false: a quantile is an end, not a middle')
+
+
 def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, TabularRows]:
     """The rows to fit, and those that decide when to stop: the last tenth, since the rows are already shuffled."""
     count = len(rows.y) - len(rows.y) // HELD
@@ -255,20 +275,35 @@ def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, Tabu
 
 @torch.no_grad()
 def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """The accuracy, the loss and the counts of classes, or of numbers the root of the mean squared error, R², what nine in ten
-    errors stay within, and of the model's own intervals how many rows are inside, and their mean width."""
+    """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers."""
+    if model.is_regression:
+        return _measure_numbers(model, x, y)
     scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
     target = torch.from_numpy(y)
-    if not model.is_regression:
-        loss = float(torch.nn.functional.cross_entropy(scores, target))
-        predicted = scores.argmax(1)
-        names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
-        accuracy = float((predicted == target).double().mean())
-        return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names)}
-    missing = ((scores[:, 0] - target) ** 2).mean()
-    spread = ((target - target.mean()) ** 2).mean()
-    known = {"loss": float(missing), "rmse": float(missing.sqrt()), "r2": float(1 - missing / spread) if spread > 0 else 0.0}
-    errors = (scores[:, 0] - target).abs().numpy()
+    loss = float(torch.nn.functional.cross_entropy(scores, target))
+    predicted = scores.argmax(1)
+    names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
+    accuracy = float((predicted == target).double().mean())
+    return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names)}
+
+
+def _measure_numbers(model: Tabular, x: Array, y: Array) -> dict[str, Any]:
+    """The mean loss, the root of the mean squared error and R², what nine in ten errors stay within, and of the model's own
+    intervals how many rows are inside, and their mean width. Losses other than the squared error have a `measure`, its value
+    under that name, and D²; of a quantile, `below` is the part of the rows at or below the prediction. `unit` is that of the
+    numbers, where it is known.
+    """
+    predicted, loss = model.numbers(torch.from_numpy(x)).numpy(), model.loss
+    squared = Loss()
+    known: dict[str, Any] = {"loss": loss.mean(predicted, y), "rmse": squared.measure(predicted, y)}
+    known["r2"] = squared.explained(predicted, y)
+    if "target_unit" in model.metadata:
+        known["unit"] = model.metadata["target_unit"]
+    if loss != squared:
+        known |= {"measure": loss.key, loss.key: known["loss"], "d2": loss.explained(predicted, y)}
+    if not loss.has_intervals:
+        return known | {"quantile": loss.quantile, "below": float((y <= predicted).mean())}
+    errors = np.abs(predicted - y)
     bound, own = error_bound(errors), half_widths(model, x)
     if own is not None:
         known |= {"inside_90": float((errors <= own).mean()), "width_90": float(2 * own.mean())}

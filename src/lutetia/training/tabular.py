@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.losses import Loss
 from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
-from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Numbers, Validation, boost, score
+from lutetia.training.boosting import Boosted, Boosting, Each, Validation, boost, score
 from lutetia.training.calibration import best_temperature, held_out
+from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
 from lutetia.training.shifts import moved, moves
 from lutetia.training.spread import fit_spread
 
@@ -27,11 +29,11 @@ class TabularRows:
     y: Array
     weight: Array
 
-    def goal(self, n_classes: int, times: int = 1) -> Goal:
-        """What tables are fitted to, all samples `times` times; one class stands for a regression."""
+    def goal(self, n_classes: int, times: int = 1, loss: Loss = SQUARED) -> Goal:
+        """What tables are fitted to, all samples `times` times; one class stands for a regression, by its loss."""
         y, weight = np.tile(self.y, times), np.tile(self.weight, times)
         if n_classes == 1:
-            return Numbers(y.astype(np.float64), weight)
+            return number_goal(y.astype(np.float64), weight, loss)
         return Classes(y.astype(np.int64), n_classes, weight)
 
     def balanced(self, n_classes: int) -> TabularRows:
@@ -72,7 +74,7 @@ def learning_codes(encoding: Encoding, rows: TabularRows, shape: Shape, settings
     codes = np.empty((len(encoding.source), len(places) * n), np.uint8)
     for number, place in enumerate(places):
         codes[:, number * n : (number + 1) * n] = encoding.codes(moved(rows.x, shape.input_shape, place), settings.threads)
-    return codes, rows.goal(shape.n_classes, len(places))
+    return codes, rows.goal(shape.n_classes, len(places), settings.number_loss)
 
 
 def fit_tabular(
@@ -87,14 +89,14 @@ def fit_tabular(
     """Fit a model of tables to rows; returns it with the losses during the fit."""
     if settings.balanced and shape.n_classes > 1:
         rows, valid = rows.balanced(shape.n_classes), None if valid is None else valid.balanced(shape.n_classes)
-    scale, offset = _units(rows, shape)
+    scale, offset = _units(rows, shape, settings.number_loss)
     own = TabularRows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)
     codes, goal = learning_codes(encoding, own, shape, settings)
     held = None
     if valid is not None:
         target = TabularRows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
-        held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes))
+        held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes, 1, settings.number_loss))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
     fitted = boost(codes, tops, goal, settings, valid=held, each=each)
     if settings.calibrate and shape.n_classes > 1:
@@ -103,8 +105,9 @@ def fit_tabular(
     if settings.intervals and shape.n_classes == 1:
         parts = [Validation(codes, goal), *(() if held is None else (held,))]
         off = fit_spread(fitted, parts, tops, settings)
-    sizes = {} if off is None else {"spread_tables": len(off.anchors), "spread_anchors": off.anchors.shape[1]}
-    model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors, **sizes)
+    fields = {} if off is None else {"spread_tables": len(off.anchors), "spread_anchors": off.anchors.shape[1]}
+    fields |= {"loss": settings.loss, "quantile": settings.quantile} if shape.n_classes == 1 else {}
+    model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors, **fields)
     base = fitted.base * scale + offset if shape.n_classes == 1 else fitted.base
     model.set_tables(*_rows_of(fitted, scale, base))
     if off is not None:
@@ -151,9 +154,9 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
     return model
 
 
-def _units(rows: TabularRows, shape: Shape) -> tuple[float, float]:
-    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes."""
-    if shape.n_classes > 1:
+def _units(rows: TabularRows, shape: Shape, loss: Loss) -> tuple[float, float]:
+    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes and logarithms."""
+    if shape.n_classes > 1 or loss.is_log:
         return 1.0, 0.0
     mean = float(np.average(rows.y, weights=rows.weight))
     spread = float(np.sqrt(np.average((rows.y - mean) ** 2, weights=rows.weight)))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
+from lutetia._shared.losses import Loss
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, Range, choose_bits, encoder
 from lutetia.precompute.front.trace import argmax_node
@@ -86,7 +87,8 @@ class LUTNetwork:
     def report(self, x: Tensor, labels: Tensor, batch: int = 1024) -> dict[str, float]:
         """The accuracy of the float model and of the integer model, and how often they agree: labels [batch].
 
-        For a network that ends in one sum, their root mean squared errors; labels are then numbers.
+        For a network that ends in one sum, their root mean squared errors, or what the loss of the model is measured by; labels
+        are then numbers.
         """
         if not isinstance(self.graph.nodes[self.graph.output], Argmax) and self.graph.output_edge.channels == 1:
             check_tensor("labels", labels, [len(x)])
@@ -106,11 +108,14 @@ class LUTNetwork:
         return scores(self.model, x, batch, torch.float64 if isinstance(self.encoder, CodeEncoder) else None)
 
     def _errors(self, x: Tensor, numbers: Tensor, batch: int) -> dict[str, float]:
+        own = getattr(self.model, "loss", None)
+        loss = own if isinstance(own, Loss) else Loss()
         answers = {
-            "float_rmse": self._scores(x, batch)[:, 0].double(),
-            "integer_rmse": self(x)[:, 0].double() * self.graph.output_edge.scale[0],
+            f"float_{loss.key}": self._scores(x, batch)[:, 0].double(),
+            f"integer_{loss.key}": self(x)[:, 0].double() * self.graph.output_edge.scale[0],
         }
-        errors = {name: float((each - numbers).square().mean().sqrt()) for name, each in answers.items()}
+        wanted = numbers.double().numpy()
+        errors = {name: loss.measure(loss.numbers(each.numpy()), wanted) for name, each in answers.items()}
         return {"samples": float(len(x)), **errors}
 
 

@@ -45,7 +45,7 @@ extern const int lutetia_dates[LUTETIA_COLUMNS];
 double lutetia_date(int year, int month, int day, int hour, int minute, double second);
 """
 UNIT = """
-/* The number that is predicted is the sum of lutetia_answer, times this. */
+/* The {what} is the sum of lutetia_answer, times this. */
 #define LUTETIA_UNIT {unit}
 """
 
@@ -97,7 +97,7 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     orders = [known.get("dates", {}).get(str(number), {}).get("order") for number in range(n)]
     numbers = ", ".join(str(0 if order is None else 1 + ORDERS.index(order)) for order in orders)
     dates = f"const int lutetia_dates[LUTETIA_COLUMNS] = {{{numbers}}};\n" + source("dates.c") if any(orders) else ""
-    unit = "" if model.n_outputs > 1 else UNIT.format(unit=_double(float(model.graph.output_edge.scale[0])))
+    unit = "" if model.n_outputs > 1 else _unit(model)
     program = "".join([
         about, '#include "columns.h"\n\n', "#include <math.h>\n\n" if dates else "", codes,
         f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(_double, parts['EDGE'])) or '0'}}};\n",
@@ -114,6 +114,14 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     header = HEADER.format(title=about, sizes=sizes, dates=DATES if dates else "", unit=unit)
     rows = "".join(map(source, ("reading.c", "cells.c", *(["date_cells.c"] if dates else []), "rows.c")))
     return {"columns.h": header, "columns.c": program, "rows.c": rows}
+
+
+def _unit(model: IntegerClassifier) -> str:
+    """What the number of a regression is multiplied by, and whether that is a logarithm."""
+    is_log = model.model.loss.is_log
+    what = "logarithm of the number that is predicted" if is_log else "number that is predicted"
+    unit = UNIT.format(what=what, unit=_double(float(model.graph.output_edge.scale[0])))
+    return unit + "#define LUTETIA_LOG\n" if is_log else unit
 
 
 def encoding_bytes(model: IntegerClassifier) -> int:

@@ -52,7 +52,8 @@ def integer_model(
         coded = encoder(config.bits, config.low, config.high, model.votes.n_inputs, affine=True)
         return IntegerClassifier(LUTNetwork(model.graph(), model, coded))
     if isinstance(model, Tabular):
-        bounds = model.metadata if n_tables in (None, model.config.n_tables) else None
+        is_whole = n_tables in (None, model.config.n_tables)
+        bounds = model.metadata if is_whole and not model.loss.is_log else None  # errors are not in the unit of a logarithm
         return IntegerClassifier(model.network(weight_bits, n_tables), bounds)
     _check_classifier(model)
     metadata = getattr(model, "metadata", {})

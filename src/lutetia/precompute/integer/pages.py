@@ -27,6 +27,9 @@ IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
+LOGARITHM = (
+    "How far the logarithm of the answer would fall if a table gave its average row instead: orange raises it, blue lowers it."
+)
 NUMBER = "How far the answer would fall if a table gave its average row instead: orange raises it, blue lowers it."
 LEAD = "How far the answer's lead would fall if a table gave its average row instead: orange for the answer, blue against it."
 COMPARED = " Choose a table to see it alone. A line joins two pixels that it compares; a circle alone is compared with a number; "
@@ -93,6 +96,17 @@ def _writing() -> Section:
     return Section("write", "Write", content)
 
 
+def _effects(model: IntegerClassifier) -> str:
+    """What the effects of tables are."""
+    if model.n_outputs > 1:
+        return LEAD
+    return LOGARITHM if _is_log(model) else NUMBER
+
+
+def _is_log(model: IntegerClassifier) -> bool:
+    return isinstance(model.model, Tabular) and model.model.loss.is_log
+
+
 def _answering(model: IntegerClassifier) -> Section:
     """What a classifier, or a regression, is given and what it answers; an image of three planes is drawn in colour."""
     shape, is_number, known = _shape(model), model.n_outputs == 1, getattr(model.model, "metadata", {})
@@ -115,7 +129,7 @@ def _answering(model: IntegerClassifier) -> Section:
     ]
     reasons = [
         tag("h3", "Tables that counted most"),
-        tag("p", (NUMBER if is_number else LEAD) + (COMPARED if is_image else ""), class_="small"),
+        tag("p", _effects(model) + (COMPARED if is_image else ""), class_="small"),
         tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),
         tag("ul", id="loud", class_="bars loud"),
     ]  # fmt: skip
@@ -177,6 +191,7 @@ def _classifier(model: IntegerClassifier) -> dict[str, Any]:
         "stages": [_stage(stage) for stage in model.stages],
         "unit": float(model.graph.nodes[model.graph.output].edge.scale[0]),
         "halfWidth": _half_width(model.half_width),
+        "isLog": _is_log(model),
         **_inputs(model, metadata),
     }
 

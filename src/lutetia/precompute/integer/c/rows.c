@@ -131,6 +131,8 @@ static void write_answer(const input_t *x)
 #ifdef LUTETIA_INTERVALS
     double answer = lutetia_answer(x), width = lutetia_half_width(x);
     printf("%.9g,%.9g,%.9g\n", answer * LUTETIA_UNIT, (answer - width) * LUTETIA_UNIT, (answer + width) * LUTETIA_UNIT);
+#elif defined LUTETIA_LOG
+    printf("%.9g\n", exp(lutetia_answer(x) * LUTETIA_UNIT));
 #elif defined LUTETIA_UNIT
     printf("%.9g\n", lutetia_answer(x) * LUTETIA_UNIT);
 #else

@@ -41,8 +41,8 @@ function bar(name, size, value, best) {
 function answer() {
   const scores = runStages(x), best = greatest(scores);
   if (scores.length === 1) {
-    const ends = interval(x, scores[0]).map((end) => shortNumber(end * model.unit));
-    byId("answer").textContent = shortNumber(scores[0] * model.unit);
+    const ends = interval(x, scores[0]).map((end) => shortNumber(end * model.unit)), sum = scores[0] * model.unit;
+    byId("answer").textContent = shortNumber(model.isLog ? Math.exp(sum) : sum);
     byId("interval").textContent = ends.length ? `${ends[0]} to ${ends[1]} in 9 of 10 cases` : "";
     byId("scores").replaceChildren();
   } else {
@@ -90,7 +90,7 @@ function comparisonText({ left, right, constant, answer: yes }) {
 function explain() {
   loud = loudest(x, MOST);
   picked = -1;
-  // The tables of a number speak in its unit, as the answer does; those of classes in points.
+  // The tables of a number speak in its unit, or of its logarithm; those of classes in points.
   const [unit, digits] = runStages(x).length > 1 ? [1, { maximumFractionDigits: 1 }] : [model.unit, { maximumSignificantDigits: 3 }];
   const most = Math.max(...loud.map(({ loss }) => Math.abs(loss)), 1);
   byId("loud").replaceChildren(...loud.map(({ u, loss }, at) => {

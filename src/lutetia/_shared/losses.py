@@ -1,0 +1,111 @@
+"""What the numbers of a regression are fitted to, and measured by.
+
+squared_error    the prediction is the mean; measured by the root of the mean squared error
+absolute_error   the median; the mean absolute error
+quantile         the number that a part `quantile` of all rows stays below; the mean pinball loss
+poisson          the mean of counts and amounts, never negative: exp of the sum of the tables; the mean Poisson deviance
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lutetia.errors import ArgumentError, check_choice, fail
+
+Array = np.ndarray[Any, Any]
+LOSSES = ("squared_error", "absolute_error", "quantile", "poisson")
+# By name: the key and the noun of what a model is measured by; the root of the squared error is meant.
+MEASURES = {
+    "squared_error": ("rmse", "RMSE"),
+    "absolute_error": ("mae", "mean absolute error"),
+    "quantile": ("pinball", "pinball loss"),
+    "poisson": ("deviance", "Poisson deviance"),
+}
+NOUNS = dict(MEASURES.values())
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of numbers by its name; `quantile` is for "quantile" alone."""
+
+    name: str = "squared_error"
+    quantile: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.name, LOSSES)
+        if self.name != "quantile" and self.quantile is not None:
+            fail("quantile", self.quantile, f'None with loss="{self.name}"')
+        is_number = isinstance(self.quantile, int | float) and not isinstance(self.quantile, bool)
+        if self.name == "quantile" and not (is_number and 0 < self.level < 1):
+            fail("quantile", self.quantile, 'a number between 0 and 1 with loss="quantile"')
+
+    @property
+    def level(self) -> float:
+        """The quantile that is predicted, where it is one: the median for absolute errors."""
+        return 0.5 if self.quantile is None else float(self.quantile)
+
+    @property
+    def key(self) -> str:
+        """The name of its measure in a JSON document."""
+        return MEASURES[self.name][0]
+
+    @property
+    def noun(self) -> str:
+        """The name of its measure for readers."""
+        return MEASURES[self.name][1]
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the tables add up to the logarithm of the prediction."""
+        return self.name == "poisson"
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether a prediction is the middle of an interval; a quantile is an end."""
+        return self.name != "quantile"
+
+    def numbers(self, sums: Array) -> Array:
+        """Predictions from the sums of the tables, float64."""
+        sums = np.asarray(sums, np.float64)
+        return np.exp(sums) if self.is_log else sums
+
+    def check_target(self, y: Array, name: str = "y") -> None:
+        """Refuse numbers that cannot be fitted: below 0, or all 0, of counts."""
+        self.check_sign(y, name)
+        if self.is_log and len(y) and not (y > 0).any():
+            raise ArgumentError(f'{name} is 0 in every row, expected a number above 0 in some with loss="poisson"')
+
+    def check_sign(self, y: Array, name: str = "y") -> None:
+        """Refuse numbers that are never predicted: below 0, of counts."""
+        if self.is_log and len(y) and (y < 0).any():
+            raise ArgumentError(f'{name} holds {float(y.min()):.6g}, expected numbers of at least 0 with loss="poisson"')
+
+    def mean(self, predicted: Array, y: Array, weight: Array | None = None) -> float:
+        """The mean loss of predictions [n] of y [n]."""
+        error = y - predicted
+        if self.name == "squared_error":
+            each = error**2
+        elif self.name == "absolute_error":
+            each = np.abs(error)
+        elif self.name == "quantile":
+            each = np.maximum(self.level * error, (self.level - 1) * error)
+        else:
+            some = np.where(y > 0, y, 1.0)
+            each = 2 * (np.where(y > 0, y * np.log(some / predicted), 0.0) - error)
+        return float(np.average(each, weights=weight))
+
+    def measure(self, predicted: Array, y: Array) -> float:
+        """What a model is measured by: the mean loss, or its root for squared errors."""
+        mean = self.mean(predicted, y)
+        return mean**0.5 if self.name == "squared_error" else mean
+
+    def explained(self, predicted: Array, y: Array) -> float:
+        """The part of the loss of the best constant that predictions avoid: R² of squared errors, D² of the others."""
+        constant = np.mean(y) if self.name in ("squared_error", "poisson") else np.quantile(y, self.level)
+        if self.is_log and not constant > 0:
+            return 0.0
+        most = self.mean(np.full(len(y), constant), y)
+        return 1 - self.mean(predicted, y) / most if most > 0 else 0.0

@@ -1,0 +1,173 @@
+"""`lutetia train` by another loss than squared errors, and what follows: numbers, reasons, pages, programs and circuits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
+
+from cli.test_train_table import Capture, told
+from lutetia.cli import main
+from lutetia.models import load
+from lutetia.sklearn import LUTRegressor
+from tools import require_tool
+
+SMALL = ("--set", "fit.n_tables=30", "--set", "fit.n_anchors=3", "--set", "fit.candidates=16")
+LOSSES = {
+    "absolute_error": ("--set", "fit.loss=absolute_error"),
+    "quantile": ("--set", "fit.loss=quantile", "--set", "fit.quantile=0.9"),
+    "poisson": ("--set", "fit.loss=poisson"),
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Visits, which are counts from 0 to about 20, by two columns."""
+    random = np.random.default_rng(0)
+    age, town = random.integers(20, 80, 1300), random.choice(["Lyon", "Nice"], 1300)
+    visits = random.poisson(np.exp((age - 40) / 25 + (town == "Nice") * 0.5))
+    pandas.DataFrame({"age": age, "town": town, "visits": visits}).to_csv(tmp_path / "visits.csv", index=False)
+    return tmp_path / "visits.csv"
+
+
+def trained(data: Path, loss: str) -> Path:
+    out = data.parent / loss
+    assert main(["train", str(data), "--out", str(out), *SMALL, *LOSSES[loss]]) == 0
+    return out
+
+
+def test_counts(data: Path, capsys: Capture) -> None:
+    """With a loss, counts are numbers and not classes; they are predicted as means, and explained as logarithms."""
+    run = trained(data, "poisson")
+    shown = capsys.readouterr().out
+    assert "regression of visits" in shown
+    test = json.loads((run / "summary.json").read_text())["test"]
+    assert f"Poisson deviance {test['deviance']:.6g}"[:24] in shown
+    assert f"D² {test['d2']:.4f}" in shown
+    found = told(capsys, "predict", run, data)
+    assert (found["loss"], found["quantile"]) == ("poisson", None)
+    values, low = (np.array([row[key] for row in found["predictions"]]) for key in ("value", "low"))
+    frame = pandas.read_csv(data)
+    np.testing.assert_allclose(LUTRegressor.load(run).predict(frame[["age", "town"]]), values, rtol=1e-5)
+    assert LUTRegressor.load(run).get_params()["loss"] == "poisson"
+    assert (values > 0).all()
+    assert (low >= 0).all()
+    known = told(capsys, "evaluate", run, data)
+    assert known["deviance"] == known["loss"] == pytest.approx(mean_poisson_deviance(frame["visits"], values), rel=1e-5)
+    assert known["measure"] == "deviance"
+    reasons = told(capsys, "explain", run, data, "--row", "3")
+    assert sum(reasons["relevance"]) == pytest.approx(reasons["logarithm"], abs=1e-4)
+    assert np.exp(reasons["logarithm"]) == pytest.approx(reasons["prediction"]) == pytest.approx(values[3], rel=1e-5)
+    main(["explain", str(run), str(data), "--row", "3"])
+    assert "; its logarithm" in capsys.readouterr().out
+    main(["info", str(run)])
+    assert "the mean of visits, as a logarithm in its tables" in capsys.readouterr().out
+
+
+def test_quantiles(data: Path, capsys: Capture) -> None:
+    run = trained(data, "quantile")
+    shown = capsys.readouterr().out
+    test = json.loads((run / "summary.json").read_text())["test"]
+    assert 0.84 < test["below"] < 0.98
+    assert f"{test['below']:.1%} of rows at or below the prediction, 90% wanted" in shown
+    assert tomllib.loads((run / "config.toml").read_text())["fit"]["intervals"] is False  # which 1,300 rows would have
+    assert "error_90" not in load(run).metadata
+    rows = told(capsys, "predict", run, data)["predictions"]
+    assert set(rows[0]) == {"input", "value"}
+    known, truth = told(capsys, "evaluate", run, data), pandas.read_csv(data)["visits"]
+    assert known["pinball"] == pytest.approx(mean_pinball_loss(truth, [row["value"] for row in rows], alpha=0.9), rel=1e-5)
+    main(["predict", str(run), str(data)])
+    assert "the 90% quantile" in capsys.readouterr().out
+    main(["evaluate", str(run)])
+    assert "how far the pinball loss rises" in capsys.readouterr().out
+    main(["info", str(run)])
+    assert "the 90% quantile of visits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("fit.loss=huber",), "fit.loss is 'huber', expected one of"),
+        (("fit.loss=quantile",), 'fit.quantile is None, expected a number between 0 and 1 with fit.loss="quantile"'),
+        (("fit.loss=quantile", "fit.quantile=0"), "fit.quantile is 0.0"),
+        (("fit.loss=quantile", "fit.quantile=2"), "fit.quantile is 2"),
+        (("fit.quantile=0.5",), 'fit.quantile is 0.5, expected None with fit.loss="squared_error"'),
+        (("fit.loss=quantile", "fit.quantile=0.5", "fit.intervals=true"), "a quantile is an end, not a middle"),
+    ],
+)
+def test_losses_that_do_not_fit_are_refused(data: Path, capsys: Capture, settings: tuple[str, ...], message: str) -> None:
+    out = data.parent / "run"
+    assert main(["train", str(data), "--out", str(out), *(word for each in settings for word in ("--set", each))]) != 0
+    assert message in capsys.readouterr().err
+    assert not (out / "config.toml").exists()
+
+
+def test_data_that_does_not_fit_a_loss_is_refused(data: Path, capsys: Capture) -> None:
+    poisson = LOSSES["poisson"]
+    assert main(["train", str(data), "--target", "town", "--task", "classification", *poisson, "--out", "x"]) != 0
+    assert 'fit.loss is "poisson", which is for numbers' in capsys.readouterr().err
+    frame = pandas.read_csv(data)
+    frame["visits"] -= 3
+    frame.to_csv(data.parent / "below.csv", index=False)
+    assert main(["train", str(data.parent / "below.csv"), *poisson, "--out", str(data.parent / "x")]) != 0
+    assert "'visits' holds -3, expected numbers of at least 0" in capsys.readouterr().err
+    run = trained(data, "poisson")
+    assert main(["evaluate", str(run), str(data.parent / "below.csv")]) != 0
+    assert "the target holds -3, expected numbers of at least 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("loss", ["quantile", "poisson"])
+def test_programs_answer_like_the_model(data: Path, loss: str, capsys: Capture) -> None:
+    """The C program gives the numbers of the model, but for rounded weights: exp of its sum for counts."""
+    compiler = require_tool("gcc", "cc")
+    run, out = trained(data, loss), data.parent / "program"
+    capsys.readouterr()
+    report = told(capsys, "build", run, "--target", "c", "--out", out)
+    key = {"quantile": "pinball", "poisson": "deviance"}[loss]
+    measured = report["accuracy"]
+    assert measured[f"integer_{key}"] == pytest.approx(measured[f"float_{key}"], rel=0.05)
+    assert report["is_log"] is (loss == "poisson")
+    assert report["interval"] is None  # a quantile has none, and that of counts is not in the unit of the sum
+    texts = ("model.c", "columns.c", "rows.c")
+    command = [compiler, "-std=c99", "-DLUTETIA_NO_MAIN", *texts, "-o", "run", "-lm"]
+    subprocess.run(command, cwd=out, check=True, capture_output=True)
+    answers = subprocess.run([out / "run"], input=data.read_text(), text=True, capture_output=True, check=True).stdout.split()
+    values = [row["value"] for row in told(capsys, "predict", run, data)["predictions"]]
+    np.testing.assert_allclose(np.array(answers, float), values, rtol=0.05, atol=0.1)
+
+
+def test_a_circuit_says_what_its_number_is(data: Path, capsys: Capture) -> None:
+    run, out = trained(data, "poisson"), data.parent / "circuit"
+    assert main(["build", str(run), "--tables", "4", "--no-prove", "--out", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert "is the logarithm of the prediction" in shown.out + shown.err
+    assert "Poisson deviance: model" in shown.out + shown.err
+    page = (out / "summary.html").read_text()
+    assert "Poisson deviance of the circuit" in page
+    assert "output, times: a logarithm" in page
+    assert json.loads((out / "report.json").read_text())["interval"] is None
+
+
+def test_a_page_says_that_tables_add_up_to_a_logarithm(data: Path, capsys: Capture) -> None:
+    run, out = trained(data, "poisson"), data.parent / "model.html"
+    assert main(["page", str(run), "--out", str(out)]) == 0
+    assert "How far the logarithm of the answer would fall" in out.read_text()
+
+
+def test_a_unit_is_shown_with_the_loss(tmp_path: Path, capsys: Capture) -> None:
+    random = np.random.default_rng(0)
+    width = random.uniform(1, 9, 120)
+    lines = "".join(f"{a:.3f},{2 * a + random.normal():.2f} mm\n" for a in width)
+    (tmp_path / "parts.csv").write_text("width,length\n" + lines)
+    arguments = ["--out", str(tmp_path / "run"), *SMALL, *LOSSES["absolute_error"]]
+    assert main(["train", str(tmp_path / "parts.csv"), *arguments]) == 0
+    test = json.loads((tmp_path / "run" / "summary.json").read_text())["test"]
+    assert test["unit"] == "mm"
+    shown = capsys.readouterr().out
+    assert f"mean absolute error {test['mae']:.6g} mm, D² {test['d2']:.4f}, RMSE {test['rmse']:.6g} mm" in shown
