@@ -9,6 +9,7 @@ import csv
 import importlib.util
 import io
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,15 @@ NUMBERS = {
     "noxemissions": ("csv/robustbase/NOxEmissions.csv", "LNOx", ("julday",)),
     "slid": ("csv/car/SLID.csv", "wages", ()),
 }
+# The same for counts: home runs and visits to doctors, defects of boards.
+COUNTS = {
+    "baseball": ("csv/plyr/baseball.csv", "hr", ("id",)),
+    "consultations": ("csv/Ecdat/DoctorAUS.csv", "doctorco", ()),
+    "contacts": ("csv/Ecdat/DoctorContacts.csv", "mdu", ()),
+    "office": ("csv/Ecdat/OFP.csv", "ofp", ()),
+    "solder": ("csv/rpart/solder.csv", "skips", ()),
+    "visits": ("csv/COUNT/rwm5yr.csv", "docvis", ("id", "hospvis")),
+}
 MOST_ROWS = 20_000  # of a set, drawn once: the largest ones would take most of the time
 
 
@@ -43,13 +53,13 @@ class Set(NamedTuple):
 
 def names(task: str) -> dict[str, str]:
     """The sets of a task, and the half of each."""
-    listed = sorted(KEEL if task == "classification" else NUMBERS)
+    listed = sorted({"classification": KEEL, "regression": NUMBERS, "counts": COUNTS}[task])
     return {name: "develop" if number % 2 else "report" for number, name in enumerate(listed)}
 
 
 def load_set(task: str, name: str) -> Set:
     """Read a set; rows are in an order of their own, always the same."""
-    x, y = _keel(name) if task == "classification" else _numbers(name)
+    x, y = _keel(name) if task == "classification" else _numbers(name, NUMBERS if task == "regression" else COUNTS)
     order = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
     return Set(name, task, names(task)[name], x[order], y[order])
 
@@ -61,8 +71,8 @@ def _keel(name: str) -> tuple[Array, Array]:
     return np.stack(columns, 1), np.unique([row[-1] for row in rows], return_inverse=True)[1]
 
 
-def _numbers(name: str) -> tuple[Array, Array]:
-    found = NUMBERS[name]
+def _numbers(name: str, files: Mapping[str, tuple[str, str, tuple[str, ...]] | None]) -> tuple[Array, Array]:
+    found = files[name]
     if found is None:
         from sklearn.datasets import load_diabetes
 

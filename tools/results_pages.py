@@ -19,6 +19,7 @@ from results_sentences import (
     integer_sentence,
     intervals_sentence,
     layer_sentence,
+    losses_sentence,
     models_sentence,
     rates_sentence,
     reads_sentence,
@@ -313,6 +314,16 @@ CIRCUIT_SECTIONS = [
         ],
         tabular_sentence,
         setting="Default settings, on sets that did not choose them (computers was looked at twice).",
+    ),
+    Section(
+        "Losses of regressions",
+        "tabular_losses",
+        [
+            Spread("means", ("mean", "mean rank", "seconds"), "task", ("method",), digits=4, where=is_reported),
+            table("losses", "loss", "set", *(column(name, digits=4) for name in TABULAR[:-1]), where=is_reported),
+        ],
+        losses_sentence,
+        setting="Default settings but for the loss, on sets that did not choose them (solder was looked at twice).",
     ),
     Section(
         "Intervals of predicted numbers",

@@ -191,6 +191,15 @@ def tabular_sentence(result: Result) -> str:
     )
 
 
+def losses_sentence(result: Result) -> str:
+    """What the numbers are, and which claims do not hold."""
+    missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
+    return (
+        "Each method is measured by the loss that it was fitted to, in the unit of the target; the mean is relative to the best "
+        f"boosting method per set. Lower is better.{missed}"
+    )
+
+
 def images_sentence(result: Result) -> str:
     """What was fitted, and which claims do not hold."""
     missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
