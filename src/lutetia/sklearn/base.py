@@ -63,6 +63,8 @@ class TabularEstimator(BaseEstimator):
         """X as float64 [n, columns], its columns checked against those of fit, or with `reset` learned."""
         if hasattr(X, "collect"):
             raise TypeError(f"X is a {type(X).__name__}, which holds no rows yet, expected X.collect()")
+        if type(X).__name__ == "Series":
+            raise ValueError("Expected 2D array, got a Series, one row or one column, instead: X[:1] is a table of one row")
         held = isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2
         categories, dates = ({}, {}) if reset else (self.categories_, self.dates_)
         if reset:
