@@ -233,11 +233,15 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
     interval = None
     if isinstance(model, VotesClassifier):  # its bits and its range are part of it
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
+        if request.input_bits not in (None, bits):
+            raise UsageError(f"--input-bits is {request.input_bits}, and this model was trained on inputs of {bits} bits")
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
         refit = Refit(fit_settings(request.checkpoint), request.refit)
         network, used = kept_tables(model, weight_bits, data, refit, request.n_tables)
         interval = circuit_interval(network, built_bounds(network, data, weight_bits, used["used"]))
+        if request.input_bits is not None:
+            network = model.on_values(network, request.input_bits)
         source = "checkpoint"
         bits = network.bits
     else:
@@ -258,6 +262,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "weights": sum(each.numel() for each in model.parameters()),
         "classes": list(model.metadata.get("classes", ())),
         "features": list(model.metadata.get("features", ())),
+        "ports": _ports(model, network),
         "accuracy": accuracy,
         "input_bits": bits,
         "weight_bits": weight_bits,
@@ -270,6 +275,20 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,
     }
     return network, facts
+
+
+def _ports(model: Classifier, network: LUTNetwork) -> list[dict[str, Any]]:
+    """The inputs that have names: which bits of `in_data` each is, the highest first, and its range."""
+    edge, names = network.graph.input_edge, [str(name) for name in model.metadata.get("features", ())]
+    if isinstance(model, Tabular) and names and network.encoder.to_dict()["map"] == "ranks":
+        names = [f"{model.input_name(number, names)}, code" for number in range(edge.channels)]
+    if len(names) != edge.channels:
+        return []
+    last = (edge.offsets[1:] - 1).tolist()
+    return [
+        {"name": name, "bits": [high, low], "low": domain.low, "high": domain.high, "signed": domain.signed}
+        for name, high, low, domain in zip(names, last, edge.offsets.tolist(), edge.domains, strict=False)
+    ]
 
 
 def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[str, Any]:

@@ -13,6 +13,11 @@ from lutetia.precompute import page_title
 from lutetia.report import CellTable, Check, Circuit, Decision, Decisions, Part, Story, VotingCircuit
 
 MOST_PARTS = 200  # that are drawn
+MOST_PORTS = 64  # inputs that are listed
+HANDSHAKE = (
+    "A sample is accepted at a rising edge of clk at which in_valid and in_ready are both high, an answer given at one at which "
+    "out_valid and out_ready are. rst is synchronous, active high."
+)
 SAID = "Every link between parts carries data, valid and ready."
 COUNTS = {
     "luts": "LUTs",
@@ -156,10 +161,27 @@ def _tables(report: dict[str, Any]) -> list[CellTable]:
     stages = (report["synthesis"] or {}).get("stages", {})
     said = "Counted after synthesis. A stage is the logic between two registers."
     return [
+        *_interface(report),
         *([CellTable(("stage", "LUTs"), list(stages.items()), said, "LUTs by stage")] if stages else []),
         CellTable(("address", "rows", "bits per row", "different tables"), sizes, "", "Tables by size"),
         CellTable(("step", "time, or why it was not run"), steps, "", "Steps of the build"),
     ]
+
+
+def _interface(report: dict[str, Any]) -> list[CellTable]:
+    """Where the inputs are on the bus, and what the numbers of the output mean."""
+    inputs = [(port["name"], "{}:{}".format(*port["bits"]), _holds(port)) for port in report["ports"][:MOST_PORTS]]
+    more = len(report["ports"]) - len(inputs)
+    said = HANDSHAKE + (f" {more:,} more inputs are in report.json." if more else "")
+    classes = list(enumerate(report["classes"]))
+    return [
+        *([CellTable(("input", "bits of in_data", "holds"), inputs, said, "What goes in")] if inputs else []),
+        *([CellTable(("out_data", "class"), classes, "", "What comes out")] if classes else []),
+    ]
+
+
+def _holds(port: dict[str, Any]) -> str:
+    return f"{port['low']:,} to {port['high']:,}{' (two’s complement)' if port['signed'] else ''}"
 
 
 def _range(values: list[int]) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.split import split_convolution
     from lutetia.precompute.front.trace import argmax_node, trace
+    from lutetia.precompute.front.values import ValueColumn, on_values
     from lutetia.precompute.front.votes import gates_graph, votes_graph
     from lutetia.precompute.front.voting import voting as count_votes
     from lutetia.precompute.front.voting import wiring as votes_wiring
@@ -150,6 +151,7 @@ _touch, __dir__ = lazy_door(
         "front.quantise": "Quantise SparseLinear quantise quantise_weights",
         "front.split": "split_convolution",
         "front.trace": "trace argmax_node",
+        "front.values": "ValueColumn on_values",
         "front.votes": "gates_graph votes_graph",
         "front.voting": "count_votes=voting votes_wiring=wiring",
         "integer.bare": "measure_bare=measured",
