@@ -5,8 +5,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas
 import pytest
+import torch
 from sklearn.datasets import load_wine
 
+from lutetia.precompute import Build
 from lutetia.relevance import pictures
 from lutetia.sklearn import LUTClassifier, LUTRegressor
 
@@ -61,3 +63,14 @@ def test_a_regression_has_no_class_in_a_notebook(wine):
     model = LUTRegressor(n_tables=5, random_state=0).fit(x, x["alcohol"])
     assert Cells(model.explain(x[:1])._repr_html_()).texts[0] == "sample 0"
     assert model.explain(x[:1]).classes == []
+
+
+def test_circuits_are_told_in_a_line(wine):
+    x, y = wine
+    model = LUTClassifier(n_tables=2, n_anchors=2, random_state=0).fit(x, y)
+    assert repr(model.model_.network()).startswith("<LUTNetwork of a Tabular, 8 bits per input: Graph(13 -> 1 channels; 1 input")
+    build = Build(model.model_.network().graph, samples=torch.zeros(500, 13))
+    assert repr(build).endswith("argmax): not simulated, not proved, not synthesised; see .report and .hardware>")
+    build.report |= {"simulated": {"samples": 64}, "proof": {"said": "the whole net proved in 3 parts"}}
+    build.report["synthesis"] = {"luts": 1234, "target": "ice40"}
+    assert ": 64 samples simulated, the whole net proved in 3 parts, 1,234 LUTs for ice40; see" in repr(build)

@@ -52,6 +52,9 @@ class LUTNetwork:
     def __init__(self, graph: Graph, model: nn.Module, encoder: Encoder | CodeEncoder) -> None:
         self.graph, self.model, self.encoder = graph, model, encoder
 
+    def __repr__(self) -> str:
+        return f"<LUTNetwork of a {type(self.model).__name__}, {self.bits} bits per input: {self.graph}>"
+
     @property
     def bits(self) -> int:
         """Bits of each input."""
