@@ -132,7 +132,7 @@ def _range_text(given: dict[str, Any]) -> str:
     if given["map"] == "ranks":
         return "codes by the encoding of the model, 0 for what is missing; --input-bits takes whole numbers as they are"
     if given["map"] == "values":
-        return "whole numbers as they are, categories by their numbers"
+        return "whole numbers as they are"
     ends = [given["low"], given["high"]]
     shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
     kind = "" if given["map"] == "affine" else ", with finer steps where many values lie"
