@@ -12,6 +12,7 @@ import pandas
 import pytest
 
 from lutetia.cli import main
+from lutetia.cli.build_page import _interface
 
 Capture = pytest.CaptureFixture[str]
 BUILD = ("--no-prove", "--time-limit", "60")
@@ -68,3 +69,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(run: Path, tmp_
     assert "column '<i>mic</i>' goes from" in error(capsys, *given, 11)
     assert "columns.c takes values as they are" in error(capsys, *given, 12, "--target", "c")
     assert not (tmp_path / "out").exists()
+
+
+def test_inputs_without_names_are_told_together() -> None:
+    given = {"channels": 64, "bits": 512}
+    (told_of,) = _interface({"ports": [], "graph": [given], "input_bits": 8, "classes": ["0", "1"]})
+    assert told_of.rows == [("64 inputs, 8 bits each, the first in the lowest bits", "511:0", "0 to 255 each")]

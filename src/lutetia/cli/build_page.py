@@ -115,8 +115,8 @@ def _parts(report: dict[str, Any]) -> list[Part]:
 
 
 def _costs(report: dict[str, Any]) -> CellTable:
-    names = ("number", "kind", "name", "channels", "bits", "tables", "lookups", "widest", "table_bits", "luts", "flip_flops")
-    heads = ("node", *names[1:8], "table bits", "LUTs", "flip-flops")
+    names = ("number", "kind", "name", "luts", "flip_flops", "channels", "bits", "tables", "lookups", "widest", "table_bits")
+    heads = ("node", "kind", "name", "LUTs", "flip-flops", *names[5:10], "table bits")
     rows = [[node[name] for name in names] for node in report["graph"]]
     return CellTable(heads, rows, "Bounds and estimates before synthesis.", "What each part costs")
 
@@ -172,10 +172,14 @@ def _interface(report: dict[str, Any]) -> list[CellTable]:
     """Where the inputs are on the bus, and what the numbers of the output mean."""
     inputs = [(port["name"], "{}:{}".format(*port["bits"]), _holds(port)) for port in report["ports"][:MOST_PORTS]]
     more = len(report["ports"]) - len(inputs)
-    said = HANDSHAKE + (f" {more:,} more inputs are in report.json." if more else "")
-    classes = list(enumerate(report["classes"]))
+    if not inputs:
+        given = report["graph"][0]
+        said = f"{given['channels']:,} inputs, {given['bits'] // given['channels']} bits each, the first in the lowest bits"
+        inputs = [(said, f"{given['bits'] - 1}:0", f"0 to {2 ** report['input_bits'] - 1:,} each")]
+    told = HANDSHAKE + (f" {more:,} more inputs are in report.json." if more > 0 else "")
+    classes = [(number, name) for number, name in enumerate(report["classes"]) if str(number) != name]
     return [
-        *([CellTable(("input", "bits of in_data", "holds"), inputs, said, "What goes in")] if inputs else []),
+        CellTable(("input", "bits of in_data", "holds"), inputs, told, "What goes in"),
         *([CellTable(("out_data", "class"), classes, "", "What comes out")] if classes else []),
     ]
 
