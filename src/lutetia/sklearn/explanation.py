@@ -10,8 +10,9 @@ import torch
 
 from lutetia._shared.markup import Html, tag
 from lutetia._shared.numbers import short_number
+from lutetia.errors import check_choice
 from lutetia.models import Tabular, Votes
-from lutetia.report import DEFAULT_RULE, Comparison, attribute_class, contrast_weights, table_comparisons
+from lutetia.report import DEFAULT_RULE, RULES, Comparison, Questions, attribute_rows, contrast_weights
 
 Array = np.ndarray[Any, Any]
 FOR, AGAINST = "#d2540f", "#2563c9"
@@ -83,19 +84,16 @@ def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None)
     """Explain a model's predictions for rows x float64 [n, columns]."""
     is_gates = isinstance(model.core, Votes)
     rule = rule or ("occlusion" if is_gates else DEFAULT_RULE)
+    check_choice("rule", rule, tuple(RULES))
+    names = list(model.metadata.get("features") or [f"x{number}" for number in range(x.shape[1])])
     given = torch.from_numpy(x)
     with torch.no_grad():
         scores = model(given)
-    targets = [target if target is not None else each for each in scores.argmax(1).tolist()]
-    rows = [
-        attribute_class(model, row, wanted, rule).relevance.double().numpy() for row, wanted in zip(given, targets, strict=True)
-    ]
-    relevance = np.stack(rows) if rows else np.empty(x.shape)
-    names = list(model.metadata.get("features") or [f"x{number}" for number in range(x.shape[1])])
-    codes = model.encoding.codes(x)
+    targets = scores.argmax(1) if target is None else torch.full((len(x),), target)
+    relevance = attribute_rows(model, given, targets, rule).double().numpy()
     asked: list[list[Comparison]] = [[] for _ in targets]
-    for row, wanted in enumerate(() if is_gates else targets):
-        weights = contrast_weights(scores[row], wanted).double().numpy()
-        asked[row] = table_comparisons(model, codes[:, row], weights, names)
+    if not is_gates:
+        ask, weights = Questions(model, names), contrast_weights(scores, targets).double().numpy()
+        asked = [ask(codes, own) for codes, own in zip(model.encoding.codes(x).T, weights, strict=True)]
     classes = [str(name) for name in model.metadata.get("classes", ())]
-    return Explanation(names, targets, relevance, asked, classes)
+    return Explanation(names, targets.tolist(), relevance, asked, classes)
