@@ -33,6 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("values")
     random = np.random.default_rng(0)
     frame = pandas.DataFrame({"<i>mic</i>": random.integers(0, 4096, 300), "tilt": random.integers(-99, 99, 300)})
+    frame["mode"] = np.array(["on", "off"])[random.integers(0, 2, 300)]
     frame["state"] = np.where(frame["tilt"] > frame["<i>mic</i>"] / 40 - 50, "<b>fault</b>", "fine")
     frame.to_csv(folder / "sensor.csv", index=False)
     settings = [f"--set=fit.{name}" for name in ("n_tables=4", "n_anchors=3", "pairs=0")]
@@ -44,8 +45,9 @@ def test_the_summary_says_where_each_reading_goes_and_what_the_answers_mean(run:
     capsys.readouterr()
     built = told(capsys, "build", run, "--input-bits", 12, "--out", tmp_path / "out", *BUILD)
     assert built["ports"] == [
-        {"name": "<i>mic</i>", "bits": [11, 0], "low": 0, "high": 4095, "signed": False},
-        {"name": "tilt", "bits": [23, 12], "low": -2048, "high": 2047, "signed": True},
+        {"name": "<i>mic</i>", "bits": [11, 0], "low": 0, "high": 4095, "signed": False, "categories": []},
+        {"name": "tilt", "bits": [23, 12], "low": -2048, "high": 2047, "signed": True, "categories": []},
+        {"name": "mode", "bits": [24, 24], "low": 0, "high": 1, "signed": False, "categories": ["off", "on"]},
     ]
     assert built["input"]["map"] == "values"
     assert built["accuracy"]["agreement"] > 0.9
@@ -53,6 +55,7 @@ def test_the_summary_says_where_each_reading_goes_and_what_the_answers_mean(run:
     cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", page)
     assert cells[cells.index("bits of in_data") + 1 :][:4] == ["holds", "&lt;i&gt;mic&lt;/i&gt;", "11:0", "0 to 4,095"]
     assert cells[cells.index("tilt") + 1 :][:2] == ["23:12", "-2,048 to 2,047 (two’s complement)"]
+    assert cells[cells.index("mode") + 1 :][:2] == ["24:24", "0: off, 1: on"]
     assert cells[cells.index("out_data") + 1 :][:5] == ["class", "0", "&lt;b&gt;fault&lt;/b&gt;", "1", "fine"]
     assert "module net" in (tmp_path / "out" / "verilog" / "net.v").read_text(encoding="utf-8")
 
@@ -60,8 +63,8 @@ def test_the_summary_says_where_each_reading_goes_and_what_the_answers_mean(run:
 def test_codes_have_ports_too(run: Path, tmp_path: Path, capsys: Capture) -> None:
     capsys.readouterr()
     built = told(capsys, "build", run, "--out", tmp_path / "out", *BUILD)
-    assert [port["name"] for port in built["ports"]] == ["<i>mic</i>, code", "tilt, code"]
-    assert [port["bits"] for port in built["ports"]] == [[7, 0], [15, 8]]
+    assert [port["name"] for port in built["ports"]] == ["<i>mic</i>, code", "tilt, code", "mode, code"]
+    assert [port["bits"] for port in built["ports"]] == [[7, 0], [15, 8], [23, 16]]
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(run: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -280,14 +280,22 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
 def _ports(model: Classifier, network: LUTNetwork) -> list[dict[str, Any]]:
     """The inputs that have names: which bits of `in_data` each is, the highest first, and its range."""
     edge, names = network.graph.input_edge, [str(name) for name in model.metadata.get("features", ())]
+    categories = model.metadata.get("categories", {})
     if isinstance(model, Tabular) and names and network.encoder.to_dict()["map"] == "ranks":
-        names = [f"{model.input_name(number, names)}, code" for number in range(edge.channels)]
+        names, categories = [f"{model.input_name(number, names)}, code" for number in range(edge.channels)], {}
     if len(names) != edge.channels:
         return []
     last = (edge.offsets[1:] - 1).tolist()
     return [
-        {"name": name, "bits": [high, low], "low": domain.low, "high": domain.high, "signed": domain.signed}
-        for name, high, low, domain in zip(names, last, edge.offsets.tolist(), edge.domains, strict=False)
+        {
+            "name": name,
+            "bits": [last[number], int(edge.offsets[number])],
+            "low": edge.domains[number].low,
+            "high": edge.domains[number].high,
+            "signed": edge.domains[number].signed,
+            "categories": [str(each) for each in categories.get(str(number), ())],  # by their numbers
+        }
+        for number, name in enumerate(names)
     ]
 
 

@@ -14,6 +14,7 @@ from lutetia.report import CellTable, Check, Circuit, Decision, Decisions, Part,
 
 MOST_PARTS = 200  # that are drawn
 MOST_PORTS = 64  # inputs that are listed
+MOST_CATEGORIES = 16  # of an input
 HANDSHAKE = (
     "A sample is accepted at a rising edge of clk at which in_valid and in_ready are both high, an answer given at one at which "
     "out_valid and out_ready are. rst is synchronous, active high."
@@ -185,6 +186,10 @@ def _interface(report: dict[str, Any]) -> list[CellTable]:
 
 
 def _holds(port: dict[str, Any]) -> str:
+    if port["categories"]:
+        more = len(port["categories"]) - MOST_CATEGORIES
+        known = [f"{number}: {name}" for number, name in enumerate(port["categories"][:MOST_CATEGORIES])]
+        return ", ".join([*known, *([f"and {more:,} more"] if more > 0 else [])])
     return f"{port['low']:,} to {port['high']:,}{' (two’s complement)' if port['signed'] else ''}"
 
 

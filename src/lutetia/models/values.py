@@ -97,7 +97,8 @@ def _whole(x: Tensor, domains: list[Domain], names: list[str], is_image: bool) -
     wrong = ~((values >= low) & (values <= high) & (values == values.floor()))
     if wrong.any():
         row, column = torch.nonzero(wrong)[0].tolist()
-        held = values[row, column].item()
-        told = "a missing value" if np.isnan(held) else f"{held:.6g}"
-        raise ArgumentError(f"column {names[column]!r} holds {told} in row {row}, expected values of {domains[column]}")
+        held, domain, name = values[row, column].item(), domains[column], names[column]
+        if np.isnan(held):
+            raise ArgumentError(f"column {name!r} has no value in row {row}, and whole numbers have none for that: use codes")
+        raise ArgumentError(f"column {name!r} holds {held:.6g} in row {row}, expected {domain.low} to {domain.high}")
     return values.to(torch.int64)
