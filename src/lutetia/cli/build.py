@@ -39,6 +39,7 @@ from lutetia.files import check_writable, read_text
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
+    LATER,
     MAKE,
     OPTIMISE,
     PIPELINE,
@@ -124,8 +125,9 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             report = build.report
             contents = _files(build) | {"flow.json": recorded.to_json(), "report.json": json.dumps(report, indent=2) + "\n"}
             contents["summary.html"] = page(report)
+            later = [f"{language}/{name}" for language in build.hardware for name in LATER]
             try:
-                folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__})
+                folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__, "later": later})
             except OSError as error:
                 raise DataError(f"{request.out} cannot be written: {error.strerror or error}") from error
 

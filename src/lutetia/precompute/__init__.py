@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.votes import gates_graph, votes_graph
     from lutetia.precompute.front.voting import voting as count_votes
     from lutetia.precompute.front.voting import wiring as votes_wiring
+    from lutetia.precompute.hdl.testbench import LATER
     from lutetia.precompute.integer.bare import measured as measure_bare
     from lutetia.precompute.integer.c import c_files, c_memory
     from lutetia.precompute.integer.classifier import IntegerClassifier
@@ -156,6 +157,7 @@ _touch, __dir__ = lazy_door(
         "front.values": "ValueColumn on_values",
         "front.votes": "gates_graph votes_graph",
         "front.voting": "count_votes=voting votes_wiring=wiring",
+        "hdl.testbench": "LATER",
         "integer.bare": "measure_bare=measured",
         "integer.c": "c_files c_memory",
         "integer.classifier": "IntegerClassifier",
