@@ -102,6 +102,9 @@ def test_pixels_are_values_from_0_to_255() -> None:
         assert torch.equal(network(x), flat.network()(columns))
     with pytest.raises(ArgumentError, match="bits is 10, expected 8: a pixel has 8 bits"):
         image.on_values(image.network(), 10)
+    image.metadata = {"input_low": 0.0, "input_high": [16.0, 1.0]}
+    with pytest.raises(ArgumentError, match="the numbers of the images go beyond 0 to 1, expected pixels of 8 bits"):
+        image.on_values(image.network(), 8)
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,18 @@ def value_network(model: Tabular, network: LUTNetwork, bits: int) -> LUTNetwork:
     A column with negative values in the training data is signed. Categories are given by their numbers. Dates, fractions and
     ranges that do not fit are refused, and so are samples with missing values.
     """
-    from lutetia.precompute import CodeEncoder, Int, LUTNetwork, UInt, ValueColumn, on_values
+    from lutetia.precompute import CodeEncoder, LUTNetwork, UInt, ValueColumn, on_values
 
     check_range("bits", bits, 1, MOST_BITS)
     is_image = len(model.config.input_shape) > 1
     if is_image and bits != PIXEL_BITS:
         raise ArgumentError(f"bits is {bits}, expected {PIXEL_BITS}: a pixel has {PIXEL_BITS} bits")
+    if is_image and not 0 <= np.min(model.metadata.get("input_low", 0)) <= np.max(model.metadata.get("input_high", 1)) <= 1:
+        raise ArgumentError("the numbers of the images go beyond 0 to 1, expected pixels of 8 bits: train on those")
     names = _names(model)
     domains = [UInt(bits)] * model.n_columns if is_image else _domains(model, bits, names)
     columns = []
-    codes = {domain: _codes_of(model, domain, is_image) for domain in {UInt(bits), Int(max(bits, 2)), *domains}}
+    codes = {domain: _codes_of(model, domain, is_image) for domain in set(domains)}
     for column, domain in enumerate(domains):
         own = torch.nonzero(model.encoding.source == column)[:, 0].tolist()
         columns.append(ValueColumn(domain, {number: codes[domain][number].astype(np.int64) for number in own}))
