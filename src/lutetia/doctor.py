@@ -271,7 +271,7 @@ ITEMS = (
     package("lion-pytorch", "the LION optimiser", module="lion_pytorch"),
     package("tensorboard", "training curves in TensorBoard"),
     package("transformers", "models of transformers; lutetia explain --hf"),
-    package("accelerate", "the Trainer of transformers on our models"),
+    package("accelerate", "the Trainer of transformers on our models; GGUF files"),
     package("gguf", "models of transformers from GGUF files"),
     package("quantus", "the metrics of Quantus: relevance.for_quantus"),
     package("onnx", "ONNX files: export and import"),

@@ -184,7 +184,7 @@ def test_names_of_classes_are_escaped_and_many_classes_shortened(tmp_path: Path)
     assert len(lines) == 10 + 3
     assert all("1 of 4 correct" in line for line in lines[:10])  # the lowest recall
     assert lines[10] == "and 51 classes with higher recall (--json has all)"
-    assert lines[-1] == "confused most: <b>bold</b> read as class 59 2 times, class 4 read as <b>bold</b> once"
+    assert lines[-1] == "confused most: <b>bold</b> read as class 59 (2 times), class 4 read as <b>bold</b> (once)"
     write_class_page(tmp_path / "page.html", "Title", "said", report)
     page = (tmp_path / "page.html").read_text()
     assert "The 40 of 61 classes that were confused most." in page

@@ -228,7 +228,11 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert sum(bool(re.search(r"% +from ", line)) for line in lines) == 3
-    assert lines[-1].startswith("check: without the 1 most relevant of 3 tokens")
+    most, random, least = (f"{-told['left_out'][which]:+.3g}" for which in ("most", "random", "least"))
+    assert lines[-1] == (
+        f"check: without the 1 most relevant of 3 tokens the log-probability changes by {most}; "
+        f"without as many at random by {random}, without the least relevant by {least}"
+    )
     assert "--answer 3" in said.err
 
 

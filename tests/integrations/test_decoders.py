@@ -13,7 +13,7 @@ from lutetia.errors import ArgumentError
 pytest.importorskip("transformers")
 
 from integrations.decoders import DECODERS, EAGER, build, ragged
-from lutetia.integrations.transformers import LutetiaCache, register
+from lutetia.integrations.transformers import LutetiaCache, PagedCache, register
 from lutetia.integrations.transformers import attention as ours
 from lutetia.integrations.transformers.attention import Seen, read_mask
 
@@ -113,6 +113,12 @@ def test_assisted_generation(name: str, n_layers: int, decoded: list[int]) -> No
     found = model.generate(input_ids=ids, **GREEDY, assistant_model=assistant, past_key_values=LutetiaCache(model.config))
     assert max(decoded) > 1
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("make", [LutetiaCache, lambda config: PagedCache(config, 8)])
+def test_a_cache_is_made_from_a_config_and_not_from_a_model(make: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"config is Linear, expected the config of a model of transformers: model\.config"):
+        make(torch.nn.Linear(2, 2))
 
 
 def test_offloading_is_refused_by_name() -> None:

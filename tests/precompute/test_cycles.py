@@ -82,3 +82,8 @@ def test_a_queue_that_is_too_short_is_told() -> None:
 def test_layers_have_no_cycles() -> None:
     with pytest.raises(ArgumentError, match="call precompute"):
         trace(nn.Linear(2, 1), input=Stream(2, UInt(1))).cycles()
+
+
+def test_one_cycle_is_not_a_plural() -> None:
+    assert str(Cycles(1, 1)) == "first answer after 1 cycle, then a frame every 1 cycle"
+    assert str(Cycles(3, None)) == "first answer after 3 cycles"

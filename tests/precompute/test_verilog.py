@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -91,6 +92,17 @@ def test_a_folder_that_somebody_stands_in_stays_where_it_is(tmp_path: Path, monk
     assert {each.name for each in tmp_path.iterdir()} == {MANIFEST, *manifest["files"], *hardware.testbench()}
     assert (tmp_path / "net_testbench.v").read_text() != "old"
     assert tmp_path.stat().st_ino == before
+
+
+def test_what_a_simulation_leaves_may_be_replaced(tmp_path: Path) -> None:
+    hardware = trace(small(), input=Stream(3, Binary())).precompute().emit("verilog")
+    hardware.save(tmp_path / "circuit")
+    written = {name for text in hardware.testbench().values() for name in re.findall(r'\$fopen\("([^"]+)", "w"\)', text)}
+    assert written == {"outputs.mem", "result.txt", "cycles.txt"}
+    for name in (*written, "run"):  # `iverilog -o run`, as the documentation has it
+        (tmp_path / "circuit" / name).write_text("left")
+    hardware.save(tmp_path / "circuit")
+    assert not (tmp_path / "circuit" / "run").exists()
 
 
 def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:

@@ -289,3 +289,22 @@ def test_names_that_leave_the_folder_are_refused(name: str, tmp_path: Path) -> N
     with pytest.raises(ArgumentError, match="expected plain names of files"):
         folders.write(tmp_path / "out", {name: "x"}, FACTS)
     assert os.listdir(tmp_path) == []
+
+
+def test_files_that_come_later_may_be_replaced_and_no_others(tmp_path: Path) -> None:
+    out, facts = tmp_path / "out", {**FACTS, "later": ["in/log", "run", "../x", 7, "never"]}
+    (tmp_path / "x").write_text("mine")
+    folders.write(out, {"in/a": "1"}, facts)
+    (out / "in" / "log").write_text("left by a program")
+    (out / "run").write_text("left by a program")
+    folders.write(out, {"in/a": "2"}, facts)
+    assert content(out).keys() == {"in/a", MANIFEST}
+    (out / "in" / "notes").write_text("mine")
+    (out / "run").write_text("left by a program")
+    with pytest.raises(ArgumentError, match="it holds in/notes"):
+        folders.write(out, {"in/a": "3"}, facts)
+    assert (out / "run").exists()
+    assert (tmp_path / "x").read_text() == "mine"
+    (out / MANIFEST).write_text(json.dumps({**FACTS, "later": "run", "files": {"in/a": "0", "in/notes": "0"}}))
+    with pytest.raises(ArgumentError, match="it holds run"):
+        folders.write(out, {"in/a": "4"}, facts)

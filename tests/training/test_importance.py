@@ -62,3 +62,13 @@ def test_numbers_are_measured_by_their_rmse() -> None:
     before = np.sqrt(np.mean((model.predict(x) - y) ** 2))
     assert found[1] == pytest.approx(np.sqrt(2) * y.std() - before, rel=0.05)  # a value in the place of an independent one
     assert max(abs(found[0]), abs(found[2])) < 0.5
+
+
+def test_a_column_that_no_table_reads_is_worth_exactly_nothing() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 3))
+    x[:, 2] = 1.0  # one value has no threshold
+    y = (x[:, 0] + np.random.default_rng(1).normal(size=300) > 0).astype(int)
+    model = LUTClassifier(n_tables=20, random_state=0).fit(x, y)
+    assert 2 not in model.model_.tables.anchors[..., 0]
+    found = [column_importance(model.model_, x[:count], y[:count])[2] for count in range(100, 300, 2)]
+    assert found == [0.0] * 100  # a third of a loss three times is not always the loss

@@ -36,7 +36,8 @@ def write(folder: str | os.PathLike[str], files: Mapping[str, Content], facts: M
     """Write a whole folder: a new one, or in place of an empty one or an earlier one of ours. OSError where the disk refuses.
 
     `files` holds contents by name, "a/b" for a file in a folder. `facts` is what the manifest says besides the list of files:
-    its "format" above all. With `sizes` the manifest lists the bytes of each file too.
+    its "format" above all, and with "later" the names of files that programs in the folder may leave there, which may be replaced
+    too. With `sizes` the manifest lists the bytes of each file too.
     """
     check_replaceable(folder, facts["format"])
     target = Path(os.path.realpath(folder))
@@ -110,14 +111,16 @@ def _foreign(folder: Path, format: str) -> str:
 
 
 def _listed(folder: Path, format: str) -> set[str]:
-    """The files of a folder that its manifest lists, and the manifest; none where there is no manifest of this format.
+    """The files of a folder that its manifest lists, now or later, and the manifest; none without a manifest of this format.
 
     Nor any behind a link to a folder, which we never make: it may lead to somebody's files.
     """
     try:
-        names = {*read_manifest(folder, format)["files"], MANIFEST}
+        manifest = read_manifest(folder, format)
     except DataError:
         return set()
+    later = manifest.get("later")
+    names = {*manifest["files"], MANIFEST, *(filter(_is_plain, later) if isinstance(later, list) else ())}
     parents = {parent for name in names for parent in PurePosixPath(name).parents}
     links = {parent for parent in parents if parent.name and os.path.islink(folder / parent)}
     return {name for name in names if links.isdisjoint(PurePosixPath(name).parents)}

@@ -39,6 +39,7 @@ from lutetia.files import check_writable, read_text
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
+    LATER,
     MAKE,
     OPTIMISE,
     PIPELINE,
@@ -124,8 +125,9 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             report = build.report
             contents = _files(build) | {"flow.json": recorded.to_json(), "report.json": json.dumps(report, indent=2) + "\n"}
             contents["summary.html"] = page(report)
+            later = [f"{language}/{name}" for language in build.hardware for name in LATER]
             try:
-                folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__})
+                folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__, "later": later})
             except OSError as error:
                 raise DataError(f"{request.out} cannot be written: {error.strerror or error}") from error
 
@@ -233,11 +235,15 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
     interval = None
     if isinstance(model, VotesClassifier):  # its bits and its range are part of it
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
+        if request.input_bits not in (None, bits):
+            raise UsageError(f"--input-bits is {request.input_bits}, and this model was trained on inputs of {bits} bits")
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
         refit = Refit(fit_settings(request.checkpoint), request.refit)
         network, used = kept_tables(model, weight_bits, data, refit, request.n_tables)
         interval = circuit_interval(network, built_bounds(network, data, weight_bits, used["used"]))
+        if request.input_bits is not None:
+            network = model.on_values(network, request.input_bits)
         source = "checkpoint"
         bits = network.bits
     else:
@@ -258,6 +264,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "weights": sum(each.numel() for each in model.parameters()),
         "classes": list(model.metadata.get("classes", ())),
         "features": list(model.metadata.get("features", ())),
+        "ports": _ports(model, network),
         "accuracy": accuracy,
         "input_bits": bits,
         "weight_bits": weight_bits,
@@ -271,6 +278,28 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,
     }
     return network, facts
+
+
+def _ports(model: Classifier, network: LUTNetwork) -> list[dict[str, Any]]:
+    """The inputs that have names: which bits of `in_data` each is, the highest first, and its range."""
+    edge, names = network.graph.input_edge, [str(name) for name in model.metadata.get("features", ())]
+    categories = model.metadata.get("categories", {})
+    if isinstance(model, Tabular) and names and network.encoder.to_dict()["map"] == "ranks":
+        names, categories = [f"{model.input_name(number, names)}, code" for number in range(edge.channels)], {}
+    if len(names) != edge.channels:
+        return []
+    last = (edge.offsets[1:] - 1).tolist()
+    return [
+        {
+            "name": name,
+            "bits": [last[number], int(edge.offsets[number])],
+            "low": edge.domains[number].low,
+            "high": edge.domains[number].high,
+            "signed": edge.domains[number].signed,
+            "categories": [str(each) for each in categories.get(str(number), ())],  # by their numbers
+        }
+        for number, name in enumerate(names)
+    ]
 
 
 def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[str, Any]:

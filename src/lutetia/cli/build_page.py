@@ -14,6 +14,12 @@ from lutetia.precompute import page_title
 from lutetia.report import CellTable, Check, Circuit, Decision, Decisions, Part, Story, VotingCircuit
 
 MOST_PARTS = 200  # that are drawn
+MOST_PORTS = 64  # inputs that are listed
+MOST_CATEGORIES = 16  # of an input
+HANDSHAKE = (
+    "A sample is accepted at a rising edge of clk at which in_valid and in_ready are both high, an answer given at one at which "
+    "out_valid and out_ready are. rst is synchronous, active high."
+)
 SAID = "Every link between parts carries data, valid and ready."
 COUNTS = {
     "luts": "LUTs",
@@ -116,8 +122,8 @@ def _parts(report: dict[str, Any]) -> list[Part]:
 
 
 def _costs(report: dict[str, Any]) -> CellTable:
-    names = ("number", "kind", "name", "channels", "bits", "tables", "lookups", "widest", "table_bits", "luts", "flip_flops")
-    heads = ("node", *names[1:8], "table bits", "LUTs", "flip-flops")
+    names = ("number", "kind", "name", "luts", "flip_flops", "channels", "bits", "tables", "lookups", "widest", "table_bits")
+    heads = ("node", "kind", "name", "LUTs", "flip-flops", *names[5:10], "table bits")
     rows = [[node[name] for name in names] for node in report["graph"]]
     return CellTable(heads, rows, "Bounds and estimates before synthesis.", "What each part costs")
 
@@ -162,10 +168,35 @@ def _tables(report: dict[str, Any]) -> list[CellTable]:
     stages = (report["synthesis"] or {}).get("stages", {})
     said = "Counted after synthesis. A stage is the logic between two registers."
     return [
+        *_interface(report),
         *([CellTable(("stage", "LUTs"), list(stages.items()), said, "LUTs by stage")] if stages else []),
         CellTable(("address", "rows", "bits per row", "different tables"), sizes, "", "Tables by size"),
         CellTable(("step", "time, or why it was not run"), steps, "", "Steps of the build"),
     ]
+
+
+def _interface(report: dict[str, Any]) -> list[CellTable]:
+    """Where the inputs are on the bus, and what the numbers of the output mean."""
+    inputs = [(port["name"], "{}:{}".format(*port["bits"]), _holds(port)) for port in report["ports"][:MOST_PORTS]]
+    more = len(report["ports"]) - len(inputs)
+    if not inputs:
+        given = report["graph"][0]
+        said = f"{given['channels']:,} inputs, {given['bits'] // given['channels']} bits each, the first in the lowest bits"
+        inputs = [(said, f"{given['bits'] - 1}:0", f"0 to {2 ** report['input_bits'] - 1:,} each")]
+    told = HANDSHAKE + (f" {more:,} more inputs are in report.json." if more > 0 else "")
+    classes = [(number, name) for number, name in enumerate(report["classes"]) if str(number) != name]
+    return [
+        CellTable(("input", "bits of in_data", "holds"), inputs, told, "What goes in"),
+        *([CellTable(("out_data", "class"), classes, "", "What comes out")] if classes else []),
+    ]
+
+
+def _holds(port: dict[str, Any]) -> str:
+    if port["categories"]:
+        more = len(port["categories"]) - MOST_CATEGORIES
+        known = [f"{number}: {name}" for number, name in enumerate(port["categories"][:MOST_CATEGORIES])]
+        return ", ".join([*known, *([f"and {more:,} more"] if more > 0 else [])])
+    return f"{port['low']:,} to {port['high']:,}{' (two’s complement)' if port['signed'] else ''}"
 
 
 def _range(values: list[int]) -> str:

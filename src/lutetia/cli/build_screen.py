@@ -146,7 +146,9 @@ def _range_text(given: dict[str, Any]) -> str:
     if given["range_from"] == "assumed":
         return "assumed to be 0 to 1, as the checkpoint does not say; set it with --range LO HI"
     if given["map"] == "ranks":
-        return "codes by the encoding of the model, 0 for what is missing"
+        return "codes by the encoding of the model, 0 for what is missing; --input-bits takes whole numbers as they are"
+    if given["map"] == "values":
+        return "whole numbers as they are"
     ends = [given["low"], given["high"]]
     shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
     kind = "" if given["map"] == "affine" else ", with finer steps where many values lie"
@@ -184,7 +186,7 @@ def show_report(report: dict[str, Any], out: Path) -> None:
             "pipeline", f"{report['pipeline']['fmax_wanted']:g} MHz {made_it}: {report['pipeline']['fmax_mhz']:.1f} MHz (nextpnr)"
         )
     if made:
-        counts = f"{made['luts']} LUTs, {made['flip_flops']} flip-flops, {made['bram']} block RAMs ({made['tool']})"
+        counts = f"{made['luts']:,} LUTs, {made['flip_flops']:,} flip-flops, {made['bram']} block RAMs ({made['tool']})"
         say(made["target"], counts)
         say("stages", ", ".join(f"{name} {luts:,}" for name, luts in made["stages"].items()))
         if made["placed"]:

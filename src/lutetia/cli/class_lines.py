@@ -41,7 +41,7 @@ def _class_line(counted: Mapping[str, Any]) -> str:
 
 def _pair(pair: Mapping[str, Any]) -> str:
     times = "once" if pair["samples"] == 1 else f"{pair['samples']} times"
-    return f"{one_line(pair['class'])} read as {one_line(pair['as'])} {times}"
+    return f"{one_line(pair['class'])} read as {one_line(pair['as'])} ({times})"
 
 
 # ---- a page ----------------------------------------------------------------------------------------------------------

@@ -145,7 +145,12 @@ def build(
     checkpoint: Checkpoint,
     out: Annotated[Path, typer.Option("--out", help="The folder for tables, Verilog, VHDL and the summary.")] = Path("out/build"),
     input_bits: Annotated[
-        int | None, typer.Option("--input-bits", help="Bits per input; by default the fewest that cost at most 0.2 points.")
+        int | None,
+        typer.Option(
+            "--input-bits",
+            help="Bits per input; by default the fewest that cost at most 0.2 points. For tables of data: a circuit that takes "
+            "whole numbers of N bits, such as readings of a sensor, in place of codes.",
+        ),
     ] = None,
     weight_bits: Annotated[
         int | None, typer.Option("--weight-bits", help="Bits per weight; 8 by default, 6 in a circuit for classes of a table.")

@@ -131,8 +131,9 @@ def show_left_out(told: dict[str, Any]) -> None:
     if left is None:
         return
     tokens = f"the {left['n_left_out']} most relevant of {left['n_tokens']} tokens"
-    without = f"without {tokens} the log-probability falls by {left['most']:.3g}"
-    others = f"without as many at random by {left['random']:.3g}, without the least relevant by {left['least']:.3g}"
+    most, random, least = (f"{-left[which]:+.3g}" for which in ("most", "random", "least"))
+    without = f"without {tokens} the log-probability changes by {most}"
+    others = f"without as many at random by {random}, without the least relevant by {least}"
     console().print(Text(f"check: {without}; {others}"), soft_wrap=True)
 
 

@@ -20,6 +20,7 @@ from lutetia.models.encoding import TOP, Encoding
 from lutetia.models.gates import Gates
 from lutetia.models.sizes import ModelSize, tabular_size
 from lutetia.models.tabular_config import TabularConfig
+from lutetia.models.values import value_network
 from lutetia.models.votes import Votes
 from lutetia.nn import LUT
 
@@ -167,6 +168,10 @@ class Tabular(Model[TabularConfig]):
             options = {"low": 0.0, "high": float(TOP), "argmax": not self.is_regression}
             graph = lut_network(self.tables, bits=BITS, weight_bits=weight_bits, **options).graph  # type: ignore[arg-type]
         return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
+
+    def on_values(self, network: LUTNetwork, bits: int) -> LUTNetwork:
+        """An integer model of this one, whose circuit takes whole numbers of `bits` bits, or pixels, in place of codes."""
+        return value_network(self, network, bits)
 
     def first(self, n_tables: int) -> Tabular:
         """A model of the first tables, with the same encoding; a model of gates has none, as its gates are trained together.

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.split import split_convolution
-    from lutetia.precompute.front.trace import argmax_node, trace
+    from lutetia.precompute.front.trace import trace
+    from lutetia.precompute.front.translate import argmax_node
+    from lutetia.precompute.front.values import ValueColumn, on_values
     from lutetia.precompute.front.votes import gates_graph, votes_graph
     from lutetia.precompute.front.voting import voting as count_votes
     from lutetia.precompute.front.voting import wiring as votes_wiring
+    from lutetia.precompute.hdl.testbench import LATER
     from lutetia.precompute.integer.bare import measured as measure_bare
     from lutetia.precompute.integer.c import c_files, c_memory
     from lutetia.precompute.integer.classifier import IntegerClassifier
@@ -149,9 +152,12 @@ _touch, __dir__ = lazy_door(
         "front.lutnet": "LUTNetwork fit_bits lut_network",
         "front.quantise": "Quantise SparseLinear quantise quantise_weights",
         "front.split": "split_convolution",
-        "front.trace": "trace argmax_node",
+        "front.trace": "trace",
+        "front.translate": "argmax_node",
+        "front.values": "ValueColumn on_values",
         "front.votes": "gates_graph votes_graph",
         "front.voting": "count_votes=voting votes_wiring=wiring",
+        "hdl.testbench": "LATER",
         "integer.bare": "measure_bare=measured",
         "integer.c": "c_files c_memory",
         "integer.classifier": "IntegerClassifier",

@@ -38,7 +38,7 @@ LUT_INPUTS = {"lut6": 6, "lut4": 4, "ice40": 4, "ecp5": 4}
 JOINED = 6  # inputs up to which an ECP5 joins its LUTs by multiplexers
 
 
-@dataclass
+@dataclass(repr=False)
 class Build:
     """A graph on its way to hardware.
 
@@ -68,6 +68,15 @@ class Build:
         if self.samples is not None:
             check_tensor("samples", self.samples)
         check_choice("target", self.target, tuple(LUT_INPUTS))
+
+    def __repr__(self) -> str:
+        simulated, proof, made = (self.report[key] for key in ("simulated", "proof", "synthesis"))
+        done = [
+            f"{simulated['samples']} samples simulated" if simulated else "not simulated",
+            proof["said"] if proof else "not proved",
+            f"{made['luts']:,} LUTs for {made['target']}" if made else "not synthesised",
+        ]
+        return f"<Build of {self.graph}: {', '.join(done)}; see .report and .hardware>"
 
 
 @dataclass(frozen=True)

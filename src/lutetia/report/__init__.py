@@ -14,12 +14,11 @@ from lutetia._shared.doors import lazy_door
 
 if TYPE_CHECKING:
     from lutetia.report.attribution import BLANK as BLANK_BYTE
-    from lutetia.report.attribution import DEFAULT_RULE, PRESETS, RULES, attribute_class, attribute_token
+    from lutetia.report.attribution import DEFAULT_RULE, PRESETS, RULES, attribute_class, attribute_rows, attribute_token
     from lutetia.report.attribution import contrast as contrast_weights
     from lutetia.report.attribution import lead as lead_over_rivals
     from lutetia.report.circuits import circuit, waveform
-    from lutetia.report.comparisons import Comparison
-    from lutetia.report.comparisons import comparisons as table_comparisons
+    from lutetia.report.comparisons import Comparison, Questions
     from lutetia.report.machines import machine
     from lutetia.report.pages import html, write
     from lutetia.report.readings import reading
@@ -81,9 +80,9 @@ __getattr__, __dir__ = lazy_door(
     __name__,
     {
         "attribution": "BLANK_BYTE=BLANK DEFAULT_RULE PRESETS RULES"
-        " attribute_class attribute_token contrast_weights=contrast lead_over_rivals=lead",
+        " attribute_class attribute_rows attribute_token contrast_weights=contrast lead_over_rivals=lead",
         "circuits": "circuit waveform",
-        "comparisons": "Comparison table_comparisons=comparisons",
+        "comparisons": "Comparison Questions",
         "machines": "machine",
         "pages": "html write",
         "readings": "reading",

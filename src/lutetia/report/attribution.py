@@ -59,6 +59,7 @@ RULES: dict[str, Rule] = {
 # In `benchmarks/lut_faithfulness.py` it names best what models of tables used: in all nine kinds, by deletion area.
 DEFAULT_RULE = "decisive"
 OCCLUDED_AT_ONCE = 1024
+ROWS_AT_ONCE = 256  # of a table of data
 BLANK = ord(" ")  # replaces an occluded byte
 
 
@@ -69,15 +70,16 @@ class Attribution(NamedTuple):
     absorbed: float | None  # None for rules that do not conserve relevance
 
 
-def contrast(scores: Tensor, target: int) -> Tensor:
-    """Weights of the outputs in the lead, 1 for the target and -(probability among the others): scores [..., C] -> [..., C]."""
+def contrast(scores: Tensor, target: int | Tensor) -> Tensor:
+    """Weights of the outputs in the lead, 1 for the target and -(probability among the others): scores [..., C] -> [..., C].
+
+    The target is one for all, or int64 [...].
+    """
     if scores.shape[-1] == 1:  # a single output is its own lead
         return torch.ones_like(scores)
-    others = scores.detach().clone()
-    others[..., target] = -torch.inf
-    weights = -others.softmax(-1)
-    weights[..., target] = 1.0
-    return weights
+    place = torch.as_tensor(target, device=scores.device).expand(scores.shape[:-1])[..., None]
+    weights = -scores.detach().scatter(-1, place, -torch.inf).softmax(-1)
+    return weights.scatter(-1, place, 1.0)
 
 
 def lead(scores: Tensor, target: int) -> Tensor:
@@ -85,7 +87,7 @@ def lead(scores: Tensor, target: int) -> Tensor:
     return (contrast(scores, target) * scores).sum(-1)
 
 
-def lead_seed(scores: Tensor, target: int) -> Tensor:
+def lead_seed(scores: Tensor, target: int | Tensor) -> Tensor:
     """The lead as the initial relevance, split over the outputs: scores [..., C] -> [..., C]."""
     return contrast(scores, target) * scores
 
@@ -99,6 +101,22 @@ def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Att
         found = _attribute_batch(model.core, model.encode(x[None]), target, rule)
         return Attribution(model.by_column(found.relevance).view(x.shape), found.absorbed)
     return _attribute_batch(model, x[None], target, rule)
+
+
+def attribute_rows(model: Tabular, x: Tensor, targets: Tensor, rule: str) -> Tensor:
+    """The relevance of each column for the lead of a class, of many rows: x [n, *input_shape], targets int64 [n] -> x's shape."""
+    if rule not in PRESETS:
+        return torch.stack(
+            [attribute_class(model, row, int(wanted), rule).relevance for row, wanted in zip(x, targets, strict=True)]
+        )
+    parts = []
+    for rows, wanted in zip(x.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True):
+        codes = model.encode(rows)
+        with torch.no_grad():
+            seed = lead_seed(model.core(codes), wanted)
+        result = relevance.attribute(model.core, codes, target=seed, rules=PRESETS[rule]())
+        parts.append(model.by_column(result[codes].detach()).view(rows.shape))
+    return torch.cat(parts)
 
 
 def _attribute_batch(model: nn.Module, batch: Tensor, target: int, rule: str) -> Attribution:

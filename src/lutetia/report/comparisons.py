@@ -34,37 +34,47 @@ class Comparison(NamedTuple):
         return f"{self.text} ({short_number(self.effect, 3, sign=True)})"
 
 
-def comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str]) -> list[Comparison]:
-    """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first. Two columns whose
-    ranks differ are compared once: the higher is above the lower, whichever a table names first.
+class Questions:
+    """The questions that the tables of a model ask, prepared for any number of samples."""
 
-    `contrast` [outputs] says with which weights the outputs are explained.
-    """
-    anchors = model.tables.anchors.numpy().astype(np.int64)
-    weight = model.tables.weight.detach().double().numpy()
-    led = weight @ contrast  # [T, 2**A]
-    n_tables, n_anchors, _ = anchors.shape
-    known = np.concatenate([codes.astype(np.int64), np.arange(256)])
-    bits = known[anchors[..., 0]] > known[anchors[..., 1]]
-    cells = (bits << np.arange(n_anchors)).sum(1)
-    own = led[np.arange(n_tables), cells]
-    flipped = led[np.arange(n_tables)[:, None], cells[:, None] ^ (1 << np.arange(n_anchors))]
-    effects: dict[tuple[int, int], float] = {}
-    source = model.encoding.source.tolist()
-    first = [source.index(column) for column in source]  # input of a column: whether it is known is the same question to all
-    for anchor, effect in zip(anchors.reshape(-1, 2).tolist(), (own[:, None] - flipped).ravel().tolist(), strict=True):
-        left, right = anchor
-        if right == len(source):
-            left = first[left]
-        elif right < len(source) and source[left] != source[right] and known[left] < known[right]:
-            left, right = right, left
-        key = (left, right)
-        effects[key] = effects.get(key, 0.0) + effect
-    told = []
-    for (left, right), effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
-        operator = ">" if known[left] > known[right] else "<="
-        told.append(Comparison(model.input_name(left, names), operator, _other(model, left, right, names), effect))
-    return told
+    def __init__(self, model: Tabular, names: list[str]) -> None:
+        self._model, self._names = model, names
+        self._anchors = model.tables.anchors.numpy().astype(np.int64)  # [T, A, 2]
+        self._weight = model.tables.weight.detach().double().numpy()  # [T, 2**A, outputs]
+        source = model.encoding.source.numpy()
+        left, right = self._anchors.reshape(-1, 2).T
+        first = np.array([source.tolist().index(column) for column in source])
+        # Whether a column is known is the same question to all of its inputs.
+        self._left, self._right = np.where(right == len(source), first[left], left), right
+        self._two_columns = (right < len(source)) & (source[left] != source[np.minimum(right, len(source) - 1)])
+        self._texts: dict[tuple[int, int], tuple[str, str]] = {}
+
+    def __call__(self, codes: Array, contrast: Array) -> list[Comparison]:
+        """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first. Two columns
+        whose ranks differ are compared once: the higher is above the lower, whichever a table names first.
+
+        `contrast` [outputs] says with which weights the outputs are explained.
+        """
+        n_tables, n_anchors, _ = self._anchors.shape
+        known = np.concatenate([codes.astype(np.int64), np.arange(256)])
+        bits = known[self._anchors[..., 0]] > known[self._anchors[..., 1]]
+        cells = (bits << np.arange(n_anchors)).sum(1)
+        led = self._weight @ contrast  # [T, 2**A]
+        flipped = led[np.arange(n_tables)[:, None], cells[:, None] ^ (1 << np.arange(n_anchors))]
+        turned = self._two_columns & (known[self._left] < known[self._right])
+        left, right = np.where(turned, self._right, self._left), np.where(turned, self._left, self._right)
+        keys, places, same = np.unique(left * len(known) + right, return_index=True, return_inverse=True)
+        effects = np.bincount(same, (led[np.arange(n_tables), cells][:, None] - flipped).ravel())
+        order = np.lexsort((places, -np.abs(effects)))
+        found = zip(*(part[order].tolist() for part in (*np.divmod(keys, len(known)), effects)), strict=True)
+        return [self._told(this, that, bool(known[this] > known[that]), effect) for this, that, effect in found]
+
+    def _told(self, left: int, right: int, is_more: bool, effect: float) -> Comparison:
+        texts = self._texts.get((left, right))
+        if texts is None:
+            own = self._model.input_name(left, self._names)
+            texts = self._texts[left, right] = own, _other(self._model, left, right, self._names)
+        return Comparison(texts[0], ">" if is_more else "<=", texts[1], effect)
 
 
 def _other(model: Tabular, left: int, right: int, names: list[str]) -> str:

@@ -164,6 +164,10 @@ def _bus(source: tuple[float, float], target: tuple[float, float], bits: int) ->
     x1, y1, x2, y2 = source[0] + NODE_W / 2, source[1] + NODE_H, target[0] + NODE_W / 2, target[1]
     middle = (y1 + y2) / 2
     path = f"M{x1:g} {y1:g}C{x1:g} {middle:g} {x2:g} {middle:g} {x2:g} {y2 - 6:g}"
+    if x1 == x2 and y2 - y1 > GAP_Y:  # past parts between the two, not through them
+        x1 = x2 = source[0] + GAP_X
+        side, middle = source[0] - 1.4 * GAP_X, y1 + GAP_Y / 2
+        path = f"M{x1:g} {y1:g}C{side:g} {y1 + 20:g} {side:g} {y2 - 20:g} {x2:g} {y2 - 6:g}"
     return tag(
         "g",
         tag("path", d=path, class_="bus"),

@@ -17,7 +17,7 @@ from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, a
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead_seed
-from lutetia.report.comparisons import Comparison, comparisons
+from lutetia.report.comparisons import Comparison, Questions
 from lutetia.report.story import Decision, Decisions, Detector, Strip
 
 SHOWN_DETECTORS = 12
@@ -127,7 +127,7 @@ def compared(model: Classifier, x: Tensor, scores: Tensor, target: int) -> list[
         return []
     names = feature_names(model) or [f"x{number}" for number in range(len(x))]
     codes = model.encoding.codes(x[None].double().numpy())[:, 0]
-    asked = comparisons(model, codes, contrast(scores, target).double().numpy(), names)
+    asked = Questions(model, names)(codes, contrast(scores, target).double().numpy())
     return [each for each in asked if each.effect]
 
 

@@ -63,6 +63,8 @@ class TabularEstimator(BaseEstimator):
         """X as float64 [n, columns], its columns checked against those of fit, or with `reset` learned."""
         if hasattr(X, "collect"):
             raise TypeError(f"X is a {type(X).__name__}, which holds no rows yet, expected X.collect()")
+        if type(X).__name__ == "Series":
+            raise ValueError("Expected 2D array, got a Series, one row or one column, instead: X[:1] is a table of one row")
         held = isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2
         categories, dates = ({}, {}) if reset else (self.categories_, self.dates_)
         if reset:
@@ -202,16 +204,18 @@ class TabularEstimator(BaseEstimator):
         y: Any = None,
         *,
         weight_bits: int = 8,
+        input_bits: int | None = None,
         n_tables: int | None = None,
         prove: bool = True,
         time_limit: float = 600.0,
     ) -> Build:
         """The fitted tables, or the first `n_tables` of them, as a circuit: written, simulated and with `prove` proved.
 
-        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`). `X` holds samples to simulate; random codes by
-        default. With training data, `X` and `y`, the rows of the first `n_tables` are fitted to it again, which recovers much of
-        what the others contributed, unless that is worse on held-out samples; 64 samples of it are simulated. The result's
-        `report` says what was checked and under "refit" what was kept, its `hardware` holds the Verilog and VHDL.
+        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); with `input_bits` whole numbers of so many bits,
+        one per column, as `X` has them. `X` holds samples to simulate; random inputs by default. With training data, `X` and `y`,
+        the rows of the first `n_tables` are fitted to it again, which recovers much of what the others contributed, unless that
+        is worse on held-out samples; 64 samples of it are simulated. The result's `report` says what was checked and under
+        "refit" what was kept, its `hardware` holds the Verilog and VHDL.
         """
         from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
 
@@ -221,6 +225,8 @@ class TabularEstimator(BaseEstimator):
         if n_tables is not None and y is not None:
             model, trial = self._refit(X, y, n_tables)
         network = model.network(weight_bits)
+        if input_bits is not None:
+            network = model.on_values(network, input_bits)
         matrix = None if X is None else self._matrix(X)
         samples = None if matrix is None else network.quantise(torch.from_numpy(matrix if y is None else matrix[:SIMULATED]))
         classes = self.model_.metadata.get("classes", ())

@@ -91,7 +91,7 @@ def to_matrix(
         elif number in categories:
             parts.append(_numbered(values, categories[number], names[number], unknown))
         else:
-            parts.append(_floats(values, names[number]))
+            parts.append(_floats(values, names[number], _hint(x, number)))
     return np.stack(parts, 1) if parts else np.empty((len(x), 0))
 
 
@@ -144,17 +144,30 @@ def _numbered(values: Array, known: Sequence[Any], name: str, unknown: str) -> A
     return np.array([np.nan if value is None else order.get(value, np.nan) for value in plain], np.float64)
 
 
-def _floats(values: Array, name: str) -> Array:
+def _hint(x: Any, number: int) -> str:
+    """What to do with a column that is no numbers, by the type that a frame gives it."""
+    kind = str((x.iloc[:, number] if hasattr(x, "iloc") else x[:, number]).dtype).lower() if is_frame(x) else ""
+    if kind.startswith(("categ", "enum")):
+        return "it is a category that categorical_features does not list"
+    if kind.startswith(("timedelta", "duration")):
+        return "make it numbers, such as its .dt.total_seconds()"
+    if kind.startswith("period"):
+        return "make it dates, its .dt.to_timestamp()"
+    return "list it in categorical_features, or make it a category"
+
+
+def _floats(values: Array, name: str, hint: str) -> Array:
     if values.dtype.kind in "OUST":
         values = np.array([np.nan if is_missing(value) else value for value in values], dtype=object)
     if values.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: column {name!r}")
-    if values.dtype.kind in "mM":
+    if values.dtype.kind == "m":
+        raise ValueError(f"column {name!r} holds {values.dtype}, expected numbers: {hint}")
+    if values.dtype.kind == "M":
         raise ValueError(f"column {name!r} holds {values.dtype}, expected numbers as in the training data: convert it first")
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        hint = "list it in categorical_features, or make it a category"
         raise type(error)(f"{error} (column {name!r}: {hint})") from error
 
 

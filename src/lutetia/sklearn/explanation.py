@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from lutetia._shared.markup import Html, tag
 from lutetia._shared.numbers import short_number
+from lutetia.errors import check_choice
 from lutetia.models import Tabular, Votes
-from lutetia.report import DEFAULT_RULE, Comparison, attribute_class, contrast_weights, table_comparisons
+from lutetia.report import DEFAULT_RULE, RULES, Comparison, Questions, attribute_rows, contrast_weights
 
 Array = np.ndarray[Any, Any]
+FOR, AGAINST = "#d2540f", "#2563c9"
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +28,14 @@ class Explanation:
     targets: list[int]
     relevance: Array
     comparisons: list[list[Comparison]]
+    classes: list[str] = field(default_factory=list)  # their names; none in a regression
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def __repr__(self) -> str:
+        count = len(self)
+        return f"<Explanation of {count:,} sample{'s' * (count != 1)} by {len(self.features)} columns: to_text(0) for the first>"
 
     def to_text(self, sample: int = 0, most: int = 5) -> str:
         """The columns and the comparisons that mattered most for one sample, a line each."""
@@ -36,23 +44,57 @@ class Explanation:
         lines = [f"{self.features[at]}: {short_number(row[at], 3, sign=True)}" for at in order]
         return "\n".join([*lines, *(str(each) for each in self.comparisons[sample][:most])])
 
+    def to_html(self, most: int = 5) -> str:
+        """The first samples as tables with bars, a piece of HTML; `lutetia.relevance.pictures.page(piece, path="why.html")` makes
+        a page of it. A notebook shows it by itself."""
+        shown = [_sample(self, sample) for sample in range(min(len(self), most))]
+        rest = len(self) - len(shown)
+        more = tag("p", f"and {rest:,} more: to_text({len(shown)}) is the next") if rest else None
+        return tag("div", shown, more)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def _sample(explained: Explanation, sample: int, most: int = 8) -> Html:
+    """One sample: its columns beside its comparisons."""
+    row, asked = explained.relevance[sample], explained.comparisons[sample][:most]
+    order = np.argsort(-np.abs(row), kind="stable")[:most]
+    said = f": {explained.classes[explained.targets[sample]]}" if explained.classes else ""
+    columns = _bars("column", [(explained.features[at], float(row[at])) for at in order])
+    answers = _bars("comparison", [(each.text, each.effect) for each in asked]) if asked else None
+    beside = "display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start"
+    return tag("div", tag("p", tag("b", f"sample {sample}{said}")), tag("div", columns, answers, style=beside))
+
+
+def _bars(title: str, values: list[tuple[str, float]]) -> Html:
+    """Names, numbers and bars: orange for, blue against."""
+    most = max((abs(value) for _, value in values), default=0.0) or 1.0
+    left, right = "text-align:left", "text-align:right"
+    head = tag("tr", tag("th", title, style=left), tag("th", "effect", style=right), tag("th", ""))
+    rows = []
+    for name, value in values:
+        width = f"{6 * abs(value) / most:.2f}em"
+        bar = tag("div", "", style=f"height:.7em;width:{width};background:{FOR if value >= 0 else AGAINST}")
+        cells = tag("td", name, style=left), tag("td", short_number(value, 3, sign=True), style=right), tag("td", bar, style=left)
+        rows.append(tag("tr", *cells))
+    return tag("table", tag("thead", head), tag("tbody", rows))
+
 
 def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None) -> Explanation:
     """Explain a model's predictions for rows x float64 [n, columns]."""
     is_gates = isinstance(model.core, Votes)
     rule = rule or ("occlusion" if is_gates else DEFAULT_RULE)
+    check_choice("rule", rule, tuple(RULES))
+    names = list(model.metadata.get("features") or [f"x{number}" for number in range(x.shape[1])])
     given = torch.from_numpy(x)
     with torch.no_grad():
         scores = model(given)
-    targets = [target if target is not None else each for each in scores.argmax(1).tolist()]
-    rows = [
-        attribute_class(model, row, wanted, rule).relevance.double().numpy() for row, wanted in zip(given, targets, strict=True)
-    ]
-    relevance = np.stack(rows) if rows else np.empty(x.shape)
-    names = list(model.metadata.get("features") or [f"x{number}" for number in range(x.shape[1])])
-    codes = model.encoding.codes(x)
+    targets = scores.argmax(1) if target is None else torch.full((len(x),), target)
+    relevance = attribute_rows(model, given, targets, rule).double().numpy()
     asked: list[list[Comparison]] = [[] for _ in targets]
-    for row, wanted in enumerate(() if is_gates else targets):
-        weights = contrast_weights(scores[row], wanted).double().numpy()
-        asked[row] = table_comparisons(model, codes[:, row], weights, names)
-    return Explanation(names, targets, relevance, asked)
+    if not is_gates:
+        ask, weights = Questions(model, names), contrast_weights(scores, targets).double().numpy()
+        asked = [ask(codes, own) for codes, own in zip(model.encoding.codes(x).T, weights, strict=True)]
+    classes = [str(name) for name in model.metadata.get("classes", ())]
+    return Explanation(names, targets.tolist(), relevance, asked, classes)

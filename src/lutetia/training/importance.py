@@ -27,11 +27,11 @@ def column_importance(model: Tabular, x: Array, y: Array, seed: int = 0) -> list
     rises = []
     for column in range(model.n_columns):
         own, changed = source == column, codes.clone()
-        after = 0.0
+        rise = 0.0
         for order in orders:
             changed[:, own] = codes[order][:, own]
-            after += _loss(model, changed, target) / TIMES
-        rises.append(after - before)
+            rise += _loss(model, changed, target) - before  # exactly 0 for a column that no table reads
+        rises.append(rise / TIMES)
     return rises
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_int, fail
 from lutetia.integrations.transformers.checks import check_tokenizer, check_tokens, check_writer, tokenized
+from lutetia.integrations.transformers.drawn import Drawn, sources_html
 from lutetia.integrations.transformers.explaining import (
     Rules,
     attribute_scores,
@@ -22,12 +23,13 @@ from lutetia.integrations.transformers.explaining import (
     prompt_tokens,
     rival,
 )
+from lutetia.relevance import pictures
 
 Prompt = str | Sequence[Mapping[str, str]]
 
 
-@dataclass(frozen=True)
-class AnswerExplanation:
+@dataclass(frozen=True, repr=False)
+class AnswerExplanation(Drawn):
     """What made each of T tokens of an answer more likely than its strongest rival, after a prompt of S tokens."""
 
     tokens: list[int]  # of the prompt
@@ -47,6 +49,16 @@ class AnswerExplanation:
     def total(self) -> Tensor:
         """What each token of the prompt contributed to the whole answer, [S]."""
         return self.relevance[:, : len(self.tokens)].sum(0)
+
+    def said(self) -> str:
+        """What is explained, in a sentence."""
+        return f"what {len(self.answer):,} tokens of an answer to {len(self.tokens):,} tokens were made from"
+
+    def to_html(self) -> str:
+        """The prompt, coloured by what it did for the whole answer, and where each token of the answer came from."""
+        facts = list(zip(self.answer_pieces, self.probabilities.tolist(), self.rival_pieces, strict=True))
+        prompt = pictures.token_strip(self.pieces, self.total, self.said())
+        return prompt + sources_html([*self.pieces, *self.answer_pieces], self.relevance, facts)
 
 
 class Step(NamedTuple):

@@ -20,6 +20,7 @@ from transformers.masking_utils import sdpa_mask
 from lutetia import flow
 from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, DecodeCall, decode_attention, decode_on_cpu, executor_of
 from lutetia.errors import ArgumentError
+from lutetia.integrations.transformers.cache import text_config
 
 NAME = "lutetia"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -81,7 +82,7 @@ def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any
 
 def full_attention_layers(config: Any, cache: str) -> list[str]:
     """The layers of a decoder that uses this attention, all of which see the whole context; otherwise an error."""
-    decoder = config.get_text_config(decoder=True)
+    decoder = text_config(config)
     if decoder._attn_implementation != NAME:
         raise ArgumentError(f"attn_implementation is {decoder._attn_implementation!r}, expected {NAME!r} for {cache}")
     types, _ = get_layer_types_and_kwargs(decoder)

@@ -133,12 +133,19 @@ class LutetiaCache(DynamicCache):
     def __init__(self, config: Any, offloading: bool = False) -> None:
         if offloading:
             refuse_offloading()
-        types, options = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
+        types, options = get_layer_types_and_kwargs(text_config(config))
         for kind in types:
             if kind not in LAYERS:
                 expected = ", ".join(LAYERS)
                 raise ArgumentError(f"the model has a layer of type {kind!r}, expected {expected}: use the cache of transformers")
         Cache.__init__(self, layers=[LAYERS[kind](**each) for kind, each in zip(types, options, strict=True)])
+
+
+def text_config(config: Any) -> Any:
+    """The part of a model's config that describes its decoder."""
+    if not callable(getattr(config, "get_text_config", None)):
+        raise ArgumentError(f"config is {type(config).__name__}, expected the config of a model of transformers: model.config")
+    return config.get_text_config(decoder=True)
 
 
 def refuse_offloading() -> None:

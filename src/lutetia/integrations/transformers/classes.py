@@ -17,6 +17,7 @@ from lutetia.integrations.transformers.checks import (
     refuse,
     tokenized,
 )
+from lutetia.integrations.transformers.drawn import Drawn
 from lutetia.integrations.transformers.explaining import (
     Rules,
     attribute_score,
@@ -27,10 +28,11 @@ from lutetia.integrations.transformers.explaining import (
     pieces_of,
     rival,
 )
+from lutetia.relevance import pictures
 
 
-@dataclass(frozen=True)
-class ClassExplanation:
+@dataclass(frozen=True, repr=False)
+class ClassExplanation(Drawn):
     """What made the score of the class `target` larger than that of `against`; of a text of S tokens, or an image [C, H, W]."""
 
     names: list[str]  # of the classes
@@ -58,6 +60,17 @@ class ClassExplanation:
         """Of each class [classes]: all together 1, or each on its own where classes do not exclude each other."""
         logits = self.logits.double()
         return logits.softmax(0) if self.exclusive else logits.sigmoid()
+
+    def said(self) -> str:
+        """What is explained, in a sentence."""
+        rival = "0" if self.against is None else self.names[self.against]
+        return f"what put {self.names[self.target]} {self.explained:.4g} above {rival}"
+
+    def to_html(self) -> str:
+        """The tokens of a text, or the pixels of an image, coloured by relevance."""
+        if self.pixels is not None:
+            return pictures.heat_map_html(self.relevance, self.said())
+        return pictures.token_strip(self.pieces, self.relevance, self.said())
 
 
 def explain_text_class(

@@ -23,6 +23,7 @@ from lutetia.integrations.transformers.checks import (
     refuse,
     tokenized,
 )
+from lutetia.integrations.transformers.drawn import Drawn
 from lutetia.integrations.transformers.gradients import (
     GRADIENT,
     INTEGRATED,
@@ -31,12 +32,13 @@ from lutetia.integrations.transformers.gradients import (
     gradient_times_input,
     integrated_gradients,
 )
+from lutetia.relevance import pictures
 
 Rules = relevance.Rules | IntegratedGradients | str | None  # AttnLRP's by default; "gradient" is gradient × input
 
 
-@dataclass(frozen=True)
-class TokenExplanation:
+@dataclass(frozen=True, repr=False)
+class TokenExplanation(Drawn):
     """What made the score of `target` larger than that of `against`, in one position after or inside a text of S tokens."""
 
     tokens: list[int]
@@ -51,11 +53,20 @@ class TokenExplanation:
     absorbed: float  # relevance that ended in biases and other constants
     elsewhere: float  # relevance of embeddings that are not of tokens: of positions, of kinds of text
     gap: float = 0.0  # what the steps of integrated gradients miss
+    compared: Sequence[str] = ("", "")  # the texts of `target` and `against`
 
     @property
     def explained(self) -> float:
         """The score of the target minus that of its rival: relevance, `absorbed`, `elsewhere` and `gap` add up to it."""
         return float(self.logits[self.target] - self.logits[self.against])
+
+    def said(self) -> str:
+        """What is explained, in a sentence."""
+        return f"what put {self.compared[0]!r} {self.explained:.4g} above {self.compared[1]!r}"
+
+    def to_html(self) -> str:
+        """The tokens of the text, coloured by relevance."""
+        return pictures.token_strip(self.pieces, self.relevance, self.said())
 
 
 def explain_next_token(
@@ -150,6 +161,7 @@ def _explain_token(
         float(found.report.absorbed),
         ended_elsewhere(found, given),
         gap_of(found),
+        pieces_of(tokenizer, [this, that]),
     )
 
 

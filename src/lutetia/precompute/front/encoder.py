@@ -85,11 +85,13 @@ class Encoder:
 
 @dataclass(frozen=True, eq=False)
 class CodeEncoder:
-    """A model's own map from values to codes of `bits` bits: `codes` takes x [batch, ...]."""
+    """A model's own map from values to codes of `bits` bits: `codes` takes x [batch, ...]. `map` is "ranks", or "values" where
+    whole numbers stay as they are."""
 
     bits: int
     codes: Callable[[Tensor], Tensor]
     step: float = 1.0
+    map: str = "ranks"
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [batch, ...] -> int64 [batch, n_codes]."""
@@ -97,7 +99,7 @@ class CodeEncoder:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {"bits": self.bits, "map": "ranks", "low": 0, "high": 2**self.bits - 1}
+        return {"bits": self.bits, "map": self.map, "low": 0, "high": 2**self.bits - 1}
 
 
 def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool | None = None) -> Encoder:

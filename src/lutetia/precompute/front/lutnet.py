@@ -23,25 +23,13 @@ from torch import Tensor, nn
 from lutetia import flow
 from lutetia._shared.losses import Loss
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
+from lutetia.precompute.front.detectors import Detectors, detector_nodes, detectors_of, in_shape_of, is_lut_layer, whole_bias
 from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, Range, choose_bits, encoder
-from lutetia.precompute.front.trace import argmax_node
+from lutetia.precompute.front.translate import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
-from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
+from lutetia.precompute.ir.stream import Argmax, Input, Register, StreamEdge, Sum
 from lutetia.precompute.passes.dedupe import dedupe
-from lutetia.precompute.tables.domains import NUMBERS, Binary, Domain, UInt, domain_for
-
-MOST_BIAS = 2.0**48  # so that sums stay within 64 bits
-
-
-@dataclass(frozen=True)
-class Detectors:
-    """The tables of a layer: anchors [N_t, N_c, 2], weight float64 [N_t, 2**N_c, O], thresholds [n] as they are compared, and
-    an offset [O] that is added to the sums."""
-
-    anchors: np.ndarray
-    weight: np.ndarray
-    thresholds: np.ndarray | None = None
-    offset: np.ndarray | None = None
+from lutetia.precompute.tables.domains import NUMBERS, UInt, domain_for
 
 
 @dataclass(frozen=True)
@@ -64,6 +52,9 @@ class LUTNetwork:
 
     def __init__(self, graph: Graph, model: nn.Module, encoder: Encoder | CodeEncoder) -> None:
         self.graph, self.model, self.encoder = graph, model, encoder
+
+    def __repr__(self) -> str:
+        return f"<LUTNetwork of a {type(self.model).__name__}, {self.bits} bits per input: {self.graph}>"
 
     @property
     def bits(self) -> int:
@@ -128,7 +119,7 @@ def scores(model: nn.Module, x: Tensor, batch: int = 1024, dtype: torch.dtype | 
     was_training, first = model.training, next(model.parameters())
     dtype = dtype or first.dtype
     model.eval()
-    flat = is_lut_layer(model) and len(_in_shape(model)) == 1
+    flat = is_lut_layer(model) and len(in_shape_of(model)) == 1
     parts = []
     for part in x.split(batch):
         part = part.to(first.device, dtype) / 255 if part.dtype == torch.uint8 else part.to(first.device, dtype)
@@ -180,7 +171,7 @@ def lut_network(
         for number, stage in enumerate(stages):
             name = f"layer {number}"
             if isinstance(stage, Detectors):
-                node = _detectors(builder, node, stage, weight_bits, values, name)
+                node = detector_nodes(builder, node, stage, _scale(stage.weight, weight_bits, stage.offset), values, name)
             else:
                 assert isinstance(stage, Readout)
                 node = _readout(builder, node, stage, weight_bits, name)
@@ -205,7 +196,7 @@ def _stages(model: Any) -> Iterable[Detectors | Readout | Rescaled]:
         for name in ("compress", "tables", "decompress"):
             yield from _stages(getattr(model, name))
     elif is_lut_layer(model):
-        yield _detectors_of(model.describe())
+        yield detectors_of(model.describe())
     elif isinstance(getattr(model, "layers", None), nn.ModuleList) and isinstance(getattr(model, "readout", None), nn.Module):
         norms = list(getattr(model, "norms", [])) or [nn.Identity()] * len(model.layers)
         for layer, norm in zip(model.layers, norms, strict=True):
@@ -218,32 +209,10 @@ def _stages(model: Any) -> Iterable[Detectors | Readout | Rescaled]:
     elif isinstance(model, nn.RMSNorm):
         yield Rescaled(np.ones(model.normalized_shape) if model.weight is None else _array(model.weight))
     else:
-        raise ArgumentError(f"{type(model).__name__} has no integer form, expected LUT layers, linear ones or RMS norms")
-
-
-def is_lut_layer(module: object) -> bool:
-    """Whether a module says what its tables are: `describe()`, as the layers of `lutetia.nn` do."""
-    return callable(getattr(module, "describe", None))
-
-
-def _in_shape(layer: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = layer.describe().in_shape
-    return shape
-
-
-def _detectors_of(layer: Any) -> Detectors:
-    """The detectors of a `lutetia.lut.LayerDescription`."""
-    if layer.read.name != "hard":
-        raise ArgumentError(f"read is {layer.read.name!r}, expected 'hard': only then is a detector a table")
-    if layer.positions is not None:
-        raise ArgumentError("an attention layer has no circuit here, expected LUT layers without positions")
-    weight, expand = layer.weight.detach(), getattr(layer.connectivity, "expand", None)
-    weight = weight if expand is None else expand(weight)  # with synapses the weight is flat
-    thresholds = None
-    if layer.thresholds is not None:
-        compared = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        thresholds = layer.thresholds.detach().cpu().to(compared).numpy()
-    return Detectors(layer.anchors.detach().cpu().numpy().astype(np.int64), weight.cpu().double().numpy(), thresholds)
+        raise ArgumentError(
+            f"{type(model).__name__} has no integer form, expected LUT layers, linear ones or RMS norms; precompute.trace takes "
+            "convolutions, and modules with a forward of their own"
+        )
 
 
 def _array(values: Tensor) -> np.ndarray:
@@ -254,7 +223,7 @@ def _n_inputs(model: Any, first: object) -> int:
     """The inputs of the first layer, which its anchors alone do not determine."""
     if isinstance(first, Readout):
         return int(first.weight.shape[1])
-    return math.prod(_in_shape(next(module for module in model.modules() if is_lut_layer(module))))
+    return math.prod(in_shape_of(next(module for module in model.modules() if is_lut_layer(module))))
 
 
 def _folded(stages: list[Any]) -> list[Detectors | Readout]:
@@ -304,98 +273,17 @@ def _about_middle(stage: Detectors | Readout) -> Detectors | Readout:
 # ---- the nodes -------------------------------------------------------------------------------------------------------
 
 
-def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int, values: np.ndarray | None, name: str) -> int:
-    """Comparisons, tables, sums; `values` are what the numbers of the source stand for, None for multiples of its scale."""
-    lanes = _comparisons(builder, source, stage, values, name)
-    offset = np.zeros(stage.weight.shape[2]) if stage.offset is None else stage.offset
-    top = np.abs(stage.weight).max() or np.abs(offset).max()
-    scale = float(top) / (2 ** (weight_bits - 1) - 1) if top else 1.0
-    levels = np.rint(stage.weight / scale).astype(np.int64)  # [N_t, R, O]
-    lowest = levels.min(1)  # what every row of a detector has in common goes into the bias of the sum
-    highest = (levels - lowest[:, None]).max(1)
-    tables: list[TableData] = []
-    targets: list[int] = []
-    lookups, domains = [], []
-    n_anchors = stage.anchors.shape[1]
-    for detector in range(len(levels)):
-        outputs = np.flatnonzero(highest[detector])
-        if not len(outputs) and not tables and detector == len(levels) - 1:
-            outputs = np.zeros(1, dtype=np.int64)  # all tables are constant: one stays, as a net has some
-        if not len(outputs):
-            continue
-        own = [domain_for(0, int(highest[detector, output])) for output in outputs]
-        contents = levels[detector][:, outputs] - lowest[detector, outputs]
-        # Bit r of the index is pair r, so the last pair is the most significant address bit.
-        inputs = tuple(detector * n_anchors + pair for pair in reversed(range(n_anchors)))
-        channels = tuple(range(len(targets), len(targets) + len(outputs)))
-        lookups.append(Lookup(len(tables), inputs, channels))
-        tables.append(TableData(contents, tuple(domain.bits for domain in own)))
-        domains += own
-        targets += outputs.tolist()
-    edge = builder.edge(source)
-    rows_edge = edge.carrying(domains, [scale] * len(domains))
-    rows = builder.add(Table((lanes,), rows_edge, tuple(tables), tuple(lookups), name=name))
-    rows = builder.add(Register((rows,), rows_edge, name=name))
-    return _sums(builder, rows, np.array(targets), lowest.sum(0) + _whole_bias(offset, scale), domains, scale, name)
-
-
-def _comparisons(builder: Builder, source: int, stage: Detectors, values: np.ndarray | None, name: str) -> int:
-    """One lane for each anchor of each detector; `dedupe` merges equal ones."""
-    left, right = stage.anchors.reshape(-1, 2).T
-    before, constant = builder.edge(source), np.zeros(len(left), dtype=np.int64)
-    is_constant = right >= before.channels
-    if is_constant.any():
-        assert stage.thresholds is not None
-        numbers = _as_numbers(stage.thresholds, before, values)[right[is_constant] - before.channels]
-        # Past the range of an input nothing changes, and equal comparisons are built once.
-        ends = [(before.domains[channel].low - 1, before.domains[channel].high) for channel in left[is_constant]]
-        constant[is_constant] = np.clip(numbers, *np.array(ends, dtype=np.int64).T)
-    edge = before.carrying([Binary()] * len(left))
-    return builder.add(Compare((source,), edge, left.copy(), np.where(is_constant, -1, right), constant, name=name))
-
-
-def _as_numbers(thresholds: np.ndarray, edge: StreamEdge, values: np.ndarray | None) -> np.ndarray:
-    """The greatest number whose value is not above each threshold: x > t where its number is greater. int64 [n].
-
-    `values` of the numbers from 0 on are compared as the float model compares them.
-    """
-    if values is not None:
-        return np.searchsorted(values.astype(thresholds.dtype), thresholds, side="right").astype(np.int64) - 1
-    return np.clip(np.floor(thresholds.astype(np.float64) / edge.scale[0]), -(2.0**62), 2.0**62).astype(np.int64)
-
-
-def _sums(
-    builder: Builder, source: int, targets: np.ndarray, bias: np.ndarray, domains: list[Domain], scale: float, name: str
-) -> int:
-    """One sum per output, of proven range."""
-    order = np.argsort(targets, kind="stable")
-    start = np.searchsorted(targets[order], np.arange(len(bias) + 1)).astype(np.int64)
-    tops = np.array([domain.high for domain in domains], dtype=np.int64)[order]
-    ranges = [
-        domain_for(int(offset), int(offset + tops[start[output] : start[output + 1]].sum())) for output, offset in enumerate(bias)
-    ]
-    edge = builder.edge(source).carrying(ranges, [scale] * len(ranges))
-    ones = np.ones(len(order), dtype=np.int64)
-    summed = builder.add(Sum((source,), edge, start, order.astype(np.int64), ones, bias.astype(np.int64), name=name))
-    return builder.add(Register((summed,), edge, name=name))
-
-
-def _whole_bias(bias: np.ndarray, unit: float) -> np.ndarray:
-    """A bias in units of the sums, int64 [n]."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        numbers = np.rint(bias / unit)
-    if not (np.abs(numbers) < MOST_BIAS).all():
-        raise ArgumentError(f"the bias of a layer is up to {np.abs(bias).max():g}, expected at most 2**48 units of {unit:g}")
-    return numbers.astype(np.int64)
+def _scale(weight: np.ndarray, weight_bits: int, offset: np.ndarray | None = None) -> float:
+    """The step of weights that are rounded to so many bits; of an offset where all weights are 0."""
+    top = np.abs(weight).max() or (0.0 if offset is None else np.abs(offset).max())
+    return float(top) / (2 ** (weight_bits - 1) - 1) if top else 1.0
 
 
 def _readout(builder: Builder, source: int, stage: Readout, weight_bits: int, name: str) -> int:
     """A linear layer in fixed point."""
-    before = builder.edge(source)
-    top = np.abs(stage.weight).max()
-    scale = float(top) / (2 ** (weight_bits - 1) - 1) if top else 1.0
+    before, scale = builder.edge(source), _scale(stage.weight, weight_bits)
     levels = np.rint(stage.weight / scale).astype(np.int64)
-    bias = _whole_bias(stage.bias, scale * before.scale[0])
+    bias = whole_bias(stage.bias, scale * before.scale[0])
     low, high = (np.array([getattr(domain, end) for domain in before.domains], dtype=np.int64) for end in ("low", "high"))
     least = bias + np.minimum(levels * low, levels * high).sum(1)
     most = bias + np.maximum(levels * low, levels * high).sum(1)

@@ -104,7 +104,7 @@ class _QuantisedWeight(nn.Module):
 def quantise_weights(module: nn.Module, domain: DomainLike) -> nn.Module:
     """Keep the weight of a layer on the grid of a domain from now on, and return the layer; its float weight keeps learning.
 
-    For the layers with a `weight`: Linear, SparseLinear, Conv1d, Conv2d. The scale is a power of two.
+    For the layers with a `weight`: Linear, SparseLinear, Conv1d, Conv2d, `lutetia.nn.LUT`. The scale is a power of two.
     """
     domain = as_domain("domain", domain)
     if not isinstance(getattr(module, "weight", None), Tensor):

@@ -37,6 +37,7 @@ from lutetia.precompute.front.arrange import (
 )
 from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.claims import claim_of, speaks_for
+from lutetia.precompute.front.detectors import exact_tables, is_lut_layer
 from lutetia.precompute.front.functions import ADD, ARITHMETIC, ELEMENTWISE, MULTIPLY, RISING, SUBTRACT
 from lutetia.precompute.front.grid import grid_of
 from lutetia.precompute.front.ops import (
@@ -54,11 +55,10 @@ from lutetia.precompute.front.ops import (
 )
 from lutetia.precompute.front.quantise import Quantise, SparseLinear
 from lutetia.precompute.front.slide import check_window
-from lutetia.precompute.front.translate import as_numbers
+from lutetia.precompute.front.translate import argmax_node, as_numbers
 from lutetia.precompute.ir.balance import balance
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.stream import (
-    Argmax,
     Input,
     Layer,
     Layout,
@@ -101,7 +101,7 @@ class _Fx(fx.Tracer):
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         masked = isinstance(getattr(module, "mask", None), Tensor)
-        known = masked or isinstance(module, Quantise | SparseLinear) or speaks_for(module)
+        known = masked or isinstance(module, Quantise | SparseLinear) or speaks_for(module) or is_lut_layer(module)
         return known or super().is_leaf_module(module, name)
 
 
@@ -225,6 +225,8 @@ class _Tracing:
             return self.max_pool(pool_window(module), value)
         if isinstance(module, nn.AvgPool1d | nn.AvgPool2d):
             return self.average(module, pool_window(module), value)
+        if is_lut_layer(module):
+            return _Value(exact_tables(self.builder, self.settle(value), module, self.name))
         op = op_of(module)
         if not op.mixes:
             return self._extended(value, op)
@@ -418,17 +420,6 @@ class _Tracing:
         if len(set(edge.scale)) > 1:
             raise ArgumentError(f"{self.name} compares channels with the scales {sorted(set(edge.scale))}, expected one scale")
         return _Value(argmax_node(self.builder, node, self.name))
-
-
-def argmax_node(builder: Builder, node: int, name: str = "argmax") -> int:
-    """An argmax after a node."""
-    from lutetia.precompute.tables.domains import domain_for
-
-    if any(domain.step != 1 for domain in builder.edge(node).domains):
-        node = as_numbers(builder, node, Ternary())
-    edge = builder.edge(node)
-    made = edge.carrying([domain_for(0, edge.channels - 1)])
-    return builder.add(Argmax((node,), made, name=name))
 
 
 def _opened(arg: object, values: dict[fx.Node, Any]) -> Any:

@@ -1,12 +1,12 @@
-"""Tables that only translate: ±1 into numbers that can be added and compared."""
+"""Tables that only translate, ±1 into numbers that can be added and compared; and the argmax, which compares them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from lutetia.precompute.ir.graph import Builder
-from lutetia.precompute.ir.stream import Lookup, Table, TableData
-from lutetia.precompute.tables.domains import Domain
+from lutetia.precompute.ir.stream import Argmax, Lookup, Table, TableData
+from lutetia.precompute.tables.domains import Domain, Ternary, domain_for
 
 
 def as_numbers(builder: Builder, node: int, domain: Domain) -> int:
@@ -26,6 +26,15 @@ def as_numbers(builder: Builder, node: int, domain: Domain) -> int:
         domains.append(domain if before.step != 1 else before)
     made = edge.carrying(domains, edge.scale)
     return builder.add(Table((node,), made, tuple(data), tuple(lookups), name="translate"))
+
+
+def argmax_node(builder: Builder, node: int, name: str = "argmax") -> int:
+    """An argmax after a node."""
+    if any(domain.step != 1 for domain in builder.edge(node).domains):
+        node = as_numbers(builder, node, Ternary())
+    edge = builder.edge(node)
+    made = edge.carrying([domain_for(0, edge.channels - 1)])
+    return builder.add(Argmax((node,), made, name=name))
 
 
 def _codes(domain: Domain):  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from lutetia.errors import fail
-from lutetia.precompute.front.trace import argmax_node
+from lutetia.precompute.front.translate import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.passes.dedupe import dedupe

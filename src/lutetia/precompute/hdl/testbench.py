@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 STIMULUS, EXPECTED = "stimulus.mem", "expected.mem"
 CYCLES = "cycles.txt"  # without pauses: the cycles of the first sample and of each answer
+LATER = ["outputs.mem", "result.txt", CYCLES, "run", "work-obj08.cf"]  # what a simulation leaves, run as the documentation says
 PATIENCE = 2000  # clock cycles without a sample on either side, beyond those that padding takes
 
 

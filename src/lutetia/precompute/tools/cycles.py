@@ -35,8 +35,12 @@ class Cycles:
     per_frame: int | None
 
     def __str__(self) -> str:
-        frame = "" if self.per_frame is None else f", then a frame every {self.per_frame} cycles"
-        return f"first answer after {self.first} cycles{frame}"
+        frame = "" if self.per_frame is None else f", then a frame every {_cycles(self.per_frame)}"
+        return f"first answer after {_cycles(self.first)}{frame}"
+
+
+def _cycles(count: int) -> str:
+    return "1 cycle" if count == 1 else f"{count} cycles"
 
 
 def counted(offered: int, answered: Sequence[int], frames: int | None) -> Cycles:

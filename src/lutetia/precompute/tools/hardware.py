@@ -116,10 +116,12 @@ class Hardware:
 
     def save(self, folder: str | os.PathLike[str], *, testbench: bool = True) -> None:
         """Write all files, the manifest and a test bench to a folder, which appears whole or not at all."""
+        from lutetia.precompute.hdl.testbench import LATER
+
         files = dict(self.files)
         if testbench:
             files |= self.testbench()
-        facts = {key: value for key, value in self.manifest.items() if key != "files"}
+        facts = {key: value for key, value in self.manifest.items() if key != "files"} | {"later": LATER}
         try:
             folders.write(folder, files, facts)
         except OSError as error:

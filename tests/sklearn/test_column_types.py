@@ -1,0 +1,49 @@
+"""Columns that are no numbers: what an error says to do about each."""
+
+import re
+
+import pandas
+import polars
+import pytest
+
+from lutetia.sklearn import LUTClassifier
+
+DAYS = pandas.Series(pandas.date_range("2024-01-01", periods=40))
+Y = [0, 1] * 20
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pandas.Series(["a", "b"] * 20), "list it in categorical_features, or make it a category"),
+        (DAYS.dt.to_period("D"), "make it dates, its .dt.to_timestamp()"),
+        (DAYS - DAYS[0], "expected numbers: make it numbers, such as its .dt.total_seconds()"),
+    ],
+)
+def test_the_error_of_fit_says_what_to_do(column, said):
+    with pytest.raises((ValueError, TypeError), match=f"column 'odd'.*{re.escape(said)}"):
+        LUTClassifier(n_tables=2).fit(pandas.DataFrame({"odd": column}), Y)
+
+
+def test_durations_of_polars_are_named_too():
+    frame = polars.DataFrame({"odd": polars.Series(range(40)).cast(polars.Duration("ms"))})
+    with pytest.raises(ValueError, match=r"column 'odd' holds timedelta64.*\.dt\.total_seconds\(\)"):
+        LUTClassifier(n_tables=2).fit(frame, Y)
+    seconds = frame.with_columns(polars.col("odd").dt.total_milliseconds())
+    assert LUTClassifier(n_tables=2).fit(seconds, Y).n_features_in_ == 1
+
+
+def test_a_category_that_a_list_leaves_out_is_told_as_such():
+    frame = pandas.DataFrame({"plan": ["pro", "team"] * 20, "city": pandas.Categorical(["Lyon", "Nice"] * 20)})
+    with pytest.raises(ValueError, match="column 'city': it is a category that categorical_features does not list"):
+        LUTClassifier(n_tables=2, categorical_features=["plan"]).fit(frame, Y)
+    assert set(LUTClassifier(n_tables=2, categorical_features=["plan", "city"]).fit(frame, Y).categories_) == {0, 1}
+
+
+@pytest.mark.parametrize("library", [pandas, polars])
+def test_one_row_or_column_is_no_table(library):
+    frame = library.DataFrame({"a": list(range(40)), "b": [1.0] * 40})
+    model = LUTClassifier(n_tables=2).fit(frame, Y)
+    with pytest.raises(ValueError, match="Expected 2D array, got a Series"):
+        model.predict(frame["a"])
+    assert len(model.predict(frame[:1])) == 1
