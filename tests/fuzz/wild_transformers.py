@@ -134,7 +134,11 @@ def _pieces(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
 
 
 def _integrated(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
-    return lambda **given: known()["ours"].IntegratedGradients(**given), {"steps": wild.one(1, 50), "at_once": wild.one(1, 8)}
+    return lambda **given: known()["ours"].IntegratedGradients(**given), {
+        "steps": wild.one(1, 50),
+        "at_once": wild.one(1, 8),
+        "baseline": wild.one("mean", "zero", 3),
+    }
 
 
 def _settled(made: Made) -> Made:

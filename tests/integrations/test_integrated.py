@@ -23,12 +23,14 @@ from lutetia.integrations.transformers.explaining import attribute_score
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("llama", 20), ("gpt2", 7), ("classes", 20)])
-def test_tokens_as_captum_has_them(kind: str, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "steps", "baseline"), [("llama", 20, "mean"), ("gpt2", 7, "mean"), ("classes", 20, 3), ("llama", 9, "zero")]
+)
+def test_tokens_as_captum_has_them(kind: str, steps: int, baseline: str | int) -> None:
     captum = optional_module("captum.attr")
     model, tokenizer = tiny(kind), word_tokenizer()
     explain = explain_text_class if kind == "classes" else explain_next_token
-    found = explain(model, tokenizer, TEXT, rules=IntegratedGradients(steps, at_once=8))
+    found = explain(model, tokenizer, TEXT, rules=IntegratedGradients(steps, at_once=8, baseline=baseline))
     tokens, table = torch.tensor([found.tokens]), model.get_input_embeddings()
 
     def score(x: torch.Tensor) -> torch.Tensor:
@@ -37,7 +39,9 @@ def test_tokens_as_captum_has_them(kind: str, steps: int) -> None:
         return logits[:, found.target] - logits[:, found.against]
 
     x = table(tokens).detach()
-    nothing = table.weight.detach().mean(0).expand_as(x).contiguous()
+    rows = table.weight.detach()
+    nothing = rows.mean(0) if baseline == "mean" else torch.zeros(()) if baseline == "zero" else rows[baseline]
+    nothing = nothing.expand_as(x).contiguous()
     theirs, missed = captum.IntegratedGradients(score).attribute(x, nothing, n_steps=steps, return_convergence_delta=True)
     torch.testing.assert_close(found.relevance.double(), theirs.sum(-1)[0], rtol=1e-6, atol=1e-7)
     assert found.gap == pytest.approx(-float(missed), rel=1e-5, abs=1e-6)  # captum's steps are in float32
@@ -58,6 +62,15 @@ def test_pixels_as_captum_has_them_in_float64() -> None:
         x = (pixels * (place + 1) / 2).requires_grad_()
         mean += weight / 2 * torch.autograd.grad(score(model(pixel_values=x).logits), x)[0]
     torch.testing.assert_close(found[pixels], pixels * mean, rtol=1e-9, atol=1e-12)
+
+
+def test_a_token_like_the_baseline_gets_nothing() -> None:
+    model, tokenizer = tiny("classes"), word_tokenizer()
+    tokens = explain_text_class(model, tokenizer, TEXT).tokens
+    found = explain_text_class(model, tokenizer, TEXT, rules=IntegratedGradients(3, baseline=tokens[1]))
+    same = torch.tensor(tokens) == tokens[1]
+    assert not found.relevance[same].any()
+    assert found.relevance[~same].all()
 
 
 def test_more_steps_miss_less_and_batches_change_nothing() -> None:
@@ -81,6 +94,23 @@ def test_tokens_of_an_answer_add_up(kind: str) -> None:
         torch.testing.assert_close(found.relevance[0, : len(found.tokens)], alone.relevance, rtol=1e-5, atol=1e-6)
 
 
+def test_the_baseline_of_the_command(tmp_path: Path, capsys: Capture) -> None:
+    folder, page = str(save("classes", tmp_path / "model")), tmp_path / "why.html"
+    tokenizer: Any = word_tokenizer()
+    words = ["explain", "--hf", folder, TEXT, "--rule", "integrated", "--steps", "5", "--json"]
+    for typed, meant in (("zero", "zero"), ("pad", tokenizer.pad_token_id), ("#4", 4)):
+        assert main([*words, "--baseline", typed, "--html", str(page)]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["baseline"], told["steps"]) == (typed, 5)
+        found = explain_text_class(tiny("classes"), tokenizer, TEXT, rules=IntegratedGradients(5, baseline=meant))
+        assert told["relevance"] == pytest.approx(found.relevance.tolist(), rel=1e-5, abs=1e-6)
+        assert told["absorbed"] == pytest.approx(found.absorbed, rel=1e-5)
+    assert "The baseline is the token #4, in place of every token." in page.read_text()
+    images = str(save("images", tmp_path / "images"))
+    assert main(["explain", "--hf", images, "x.png", "--rule", "integrated", "--baseline", "zero"]) == 2
+    assert "--baseline is for tokens, and this model reads images" in capsys.readouterr().err
+
+
 def test_the_command(tmp_path: Path, capsys: Capture) -> None:
     folder = str(save("classes", tmp_path / "model"))
     page = tmp_path / "why.html"
@@ -90,17 +120,26 @@ def test_the_command(tmp_path: Path, capsys: Capture) -> None:
     assert sum(told["relevance"]) + told["absorbed"] + told["gap"] == pytest.approx(told["explained"], rel=1e-3, abs=1e-4)
     assert "Integrated gradients: " in page.read_text()
     assert main(words) == 0
-    assert "of it without any input; the steps miss " in capsys.readouterr().out
+    assert "of it at the baseline; the 50 steps miss " in capsys.readouterr().out
     writer = str(save("gpt2", tmp_path / "writer"))
     assert main(["explain", "--hf", writer, TEXT, "--rule", "integrated", "--steps", "4", "--answer", "2"]) == 0
-    assert "(rule integrated); the steps miss up to " in capsys.readouterr().out
+    assert "(rule integrated); the 4 steps miss up to " in capsys.readouterr().out
     for more, reason in (
         (["--steps", "0"], "--steps is 0, expected 1 to 10,000"),
         (["--steps", "5", "--rule", "gradient"], "--steps is for --rule integrated"),
+        (["--baseline", "zero", "--rule", "gradient"], "--baseline is for --rule integrated"),
+        (["--baseline", "half"], "--baseline is 'half', expected mean, zero, "),
+        (["--baseline", "#99999"], "--baseline is #99999, expected # and a number below "),
     ):
         assert main([*words, *more]) == 2
         assert reason in capsys.readouterr().err
     with pytest.raises(ArgumentError, match="steps is 0"):
         IntegratedGradients(0)
+    for wrong in ("median", 2.5, None, True):
+        with pytest.raises(ArgumentError, match=r"baseline is .*, expected 'mean', 'zero', or the number of a token"):
+            IntegratedGradients(baseline=wrong)  # type: ignore[arg-type]
+    for number in (-1, 10**6):
+        with pytest.raises(ArgumentError, match=f"baseline is {number}"):
+            explain_next_token(tiny("llama"), word_tokenizer(), TEXT, rules=IntegratedGradients(baseline=number))
     with pytest.raises(ArgumentError, match="rules is 'integral'"):
         explain_next_token(tiny("llama"), word_tokenizer(), TEXT, rules="integral")

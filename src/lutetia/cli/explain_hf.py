@@ -45,8 +45,9 @@ def explain_hf(folder: Path, given: str, request: HfRequest, show: bool) -> dict
     """Explain what a model gives for an input, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in RULES_OF_HF:
         raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, RULES_OF_HF)}")
-    if request.steps is not None and request.rule != "integrated":
-        raise UsageError(f"--steps is for --rule integrated, and the rule is {request.rule}")
+    for option, value in (("--steps", request.steps), ("--baseline", request.baseline)):
+        if value is not None and request.rule != "integrated":
+            raise UsageError(f"{option} is for --rule integrated, and the rule is {request.rule}")
     if request.steps is not None and not 1 <= request.steps <= MOST_STEPS:
         raise UsageError(f"--steps is {request.steps}, expected 1 to {MOST_STEPS:,}")
     check_output("--html", request.html, (".html", ".htm"))
@@ -82,6 +83,8 @@ def _check_options(task: str, writes: bool, request: HfRequest) -> None:
             raise UsageError(f"{option} is for models that write text, and this one gives a {task}")
     if request.check and task == "image class":
         raise UsageError("--check leaves out tokens, and this model reads images")
+    if request.baseline is not None and task == "image class":
+        raise UsageError("--baseline is for tokens, and this model reads images: pixels begin at 0")
     if request.answer is not None:
         for option, given in (("--target", request.target), ("--against", request.against)):
             if given is not None:
@@ -104,7 +107,7 @@ def _token(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool
     target, rival = (_number(name, told) for name, told in (("--target", request.target), ("--against", request.against)))
     prompt: Any = [{"role": "user", "content": text}] if request.chat and text else text
     explain = explain_masked_token if masked else explain_next_token
-    found = explain(model, tokenizer, prompt, target, rival, rules_of(request))
+    found = explain(model, tokenizer, prompt, target, rival, rules_of(request, tokenizer))
     chances = found.logits.double().softmax(0)
     names = {token: tokenizer.decode([token]) for token in (found.prediction, found.target, found.against)}
     told = {

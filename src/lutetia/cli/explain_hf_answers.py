@@ -56,7 +56,7 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
     assert request.answer is not None
     with Progress("tokens", request.answer, show) as bar:
         found = explain_answer(
-            model, tokenizer, prompt, request.answer, rules_of(request), lambda done, _: bar.advance(done - bar.done)
+            model, tokenizer, prompt, request.answer, rules_of(request, tokenizer), lambda done, _: bar.advance(done - bar.done)
         )
     told = {
         **told_of(model, request, found),
@@ -131,7 +131,7 @@ def _notes(shown: ShownAnswer, found: Any, rule: str) -> list[str]:
             score = f"the scores of its {size} tokens are {above:.3g} above those of their rivals, added up"
         rest = f"biases and other constants made {constants:.3g} of this, positions {elsewhere:.3g}"
         if rule == "integrated":
-            rest = f"{constants:.3g} of this is there without any input, and the steps miss {float(found.gap[tokens].sum()):.3g}"
+            rest = f"{constants:.3g} of this is there at the baseline, and the steps miss {float(found.gap[tokens].sum()):.3g}"
         elif rule not in PRESETS:
             rest = f"gradients miss {constants:.3g} of this"
         if size > 1:
@@ -154,6 +154,6 @@ def _show(told: dict[str, Any], shown: ShownAnswer, total: Tensor) -> None:
         sources = ", ".join(f"{every[place]} {float(row[place]):+.3g}" for place in best if float(row[place]) > 0)
         line = f"{set_cell_size(name, widest)} {chance:>6.1%}  from {sources or 'nothing that spoke for it'}"
         screen.print(Text(line), soft_wrap=True)
-    missed = f"; the steps miss up to {max(map(abs, told['gap'])):.3g}" if told["rule"] == "integrated" else ""
+    missed = f"; the {told['steps']} steps miss up to {max(map(abs, told['gap'])):.3g}" if told["rule"] == "integrated" else ""
     screen.print(Text(f"shown: what put each token above its strongest rival (rule {told['rule']}){missed}"), soft_wrap=True)
     show_left_out(told)

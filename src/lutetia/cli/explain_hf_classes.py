@@ -23,7 +23,7 @@ def explain_hf_text(model: Any, tokenizer: Any, text: str, request: hf_shared.Hf
     """The class of a text."""
     from lutetia.integrations.transformers import explain_text_class
 
-    found = explain_text_class(model, tokenizer, text, request.target, request.against, hf_shared.rules_of(request))
+    found = explain_text_class(model, tokenizer, text, request.target, request.against, hf_shared.rules_of(request, tokenizer))
     told = {**_told(model, found, request), "tokens": found.tokens, "pieces": found.pieces, "layers": found.layers.tolist()}
     told["left_out"] = hf_shared.left_out(model, tokenizer, found, request)
     shown = hf_shared.shown_tokens(tokenizer, found.tokens)
@@ -50,13 +50,15 @@ def explain_hf_image(model: Any, processor: Any, path: Path, request: hf_shared.
 
     channels = getattr(model.config, "num_channels", 3)
     pixels = read_pixels(path, "L" if channels == 1 else "RGB", _check_size)
-    found = explain_image_class(model, processor, pixels, request.target, request.against, hf_shared.rules_of(request))
+    found = explain_image_class(model, processor, pixels, request.target, request.against, hf_shared.rules_of(request, processor))
     told = _told(model, found, request)
+    if request.rule == "integrated":
+        told["baseline"] = "zero"
     if request.html is not None or request.png is not None:
         picture = pictures.heat_map(found.relevance, found.pixels, path=request.png, title=_title(told))
         if request.html is not None:
             shown = tag("img", alt="the image, and the relevance of its pixels", src=_data(picture), style="max-width:100%")
-            figure = tag("figure", shown, tag("figcaption", hf_shared.about(request)))
+            figure = tag("figure", shown, tag("figcaption", hf_shared.about(request, pixels=True)))
             pictures.page(Html(figure), title=_title(told), path=request.html)
     if show:
         screen = console()
@@ -88,7 +90,7 @@ def _told(model: Any, found: Any, request: hf_shared.HfRequest) -> dict[str, Any
     return {
         "kind": "transformers",
         "model": model.config.model_type,
-        "rule": request.rule,
+        **hf_shared.rule_told(request),
         "classes": found.names,
         "scores": found.logits.tolist(),
         "prediction": found.prediction,

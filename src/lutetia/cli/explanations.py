@@ -52,6 +52,13 @@ def explain(
     steps: Annotated[
         int | None, typer.Option("--steps", help="With --rule integrated, the number of steps; 50 by default.")
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            help="With --rule integrated, what stands for no token: mean (the default), zero, pad, mask, unk, or # and a number.",
+        ),
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the explanation.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write a picture.")] = None,
     as_json: Json = False,
@@ -73,7 +80,7 @@ def explain(
         from lutetia.cli.explain_hf import DEFAULT_RULE_OF_HF, explain_hf
         from lutetia.cli.hf_shared import HfRequest
 
-        request = HfRequest(rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check, html, png, steps)
+        request = HfRequest(rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check, html, png, steps, baseline)
         for option, value in (("--row", row), ("--unknown", unknown)):
             if value is not None:
                 raise UsageError(f"{option} is not for models of transformers")
@@ -85,6 +92,7 @@ def explain(
             ("--chat", chat),
             ("--check", check),
             ("--steps", steps),
+            ("--baseline", baseline),
         ):
             if value not in (None, False):
                 raise UsageError(f"{option} is for models of transformers: --hf")

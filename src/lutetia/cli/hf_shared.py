@@ -9,12 +9,16 @@ import torch
 from rich.text import Text
 from torch import Tensor
 
+from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.relevance import layer_pictures, pictures
 from lutetia.report import PRESETS, RULES
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 MOST_COLUMNS = 64  # tokens of a table on a page
+STEPS = 50  # of integrated gradients, where no number is given
+SPECIAL = ("pad", "mask", "unk", "bos", "eos", "sep", "cls")  # tokens that a tokenizer may have
+BASELINES = {"mean": "the mean embedding of the vocabulary", "zero": "an embedding of zeros"}
 RULES_OF_HF = (*PRESETS, "gradient", "integrated")
 
 
@@ -90,22 +94,51 @@ class HfRequest(NamedTuple):
     html: Path | None
     png: Path | None
     steps: int | None = None  # of integrated gradients
+    baseline: str | None = None  # of integrated gradients; the mean where None
 
 
-def rules_of(request: HfRequest) -> Any:
-    """The rules that were asked for, or the word for gradients."""
+def rules_of(request: HfRequest, reader: Any) -> Any:
+    """The rules that were asked for, or the word for gradients. `reader`: a tokenizer, which knows special tokens by name."""
     from lutetia.integrations.transformers import IntegratedGradients
 
-    if request.steps is not None:
-        return IntegratedGradients(request.steps)
-    return PRESETS[request.rule]() if request.rule in PRESETS else request.rule
+    if request.rule != "integrated":
+        return PRESETS[request.rule]() if request.rule in PRESETS else request.rule
+    return IntegratedGradients(request.steps or STEPS, baseline=_baseline(request.baseline or "mean", reader))
 
 
-def about(request: HfRequest) -> str:
+def _baseline(given: str, tokenizer: Any) -> str | int:
+    """A baseline as it was typed: mean, zero, the name of a special token, or # and the number of a token."""
+    if given in ("mean", "zero"):
+        return given
+    if given.startswith("#") and given[1:].isdecimal() and len(given) <= 10:
+        number = int(given[1:])
+        if number >= len(tokenizer):
+            raise UsageError(f"--baseline is {given}, expected # and a number below {len(tokenizer):,}, the tokens of the model")
+        return number
+    names = [name for name in SPECIAL if getattr(tokenizer, f"{name}_token_id", None) is not None]
+    if given not in names:
+        raise UsageError(
+            f"--baseline is {given!r}, expected {', '.join(['mean', 'zero', *names])}, or # and the number of a token"
+        )
+    return getattr(tokenizer, f"{given}_token_id")
+
+
+def about(request: HfRequest, pixels: bool = False) -> str:
     """What a page says of the rule."""
-    if request.rule == "integrated":
-        return "Integrated gradients: the mean slope on the way from no input to this one, times the way."
-    return RULES[request.rule].about
+    if request.rule != "integrated":
+        return RULES[request.rule].about
+    start = BASELINES.get(request.baseline or "mean", f"the token {request.baseline}")
+    where = "0 for every pixel" if pixels else f"{start}, in place of every token"
+    return (
+        f"Integrated gradients: the mean slope on the way from a baseline to this input, times the way. The baseline is {where}."
+    )
+
+
+def rule_told(request: HfRequest) -> dict[str, Any]:
+    """The rule for `--json`, with what belongs to it."""
+    if request.rule != "integrated":
+        return {"rule": request.rule}
+    return {"rule": request.rule, "steps": request.steps or STEPS, "baseline": request.baseline or "mean"}
 
 
 def left_out(model: Any, tokenizer: Any, found: Any, request: HfRequest) -> dict[str, Any] | None:
@@ -119,7 +152,7 @@ def apart(told: dict[str, Any]) -> str:
     """What the tokens did not get."""
     elsewhere = f", {told['elsewhere']:.3g} to positions" if abs(told["elsewhere"]) > 1e-3 * abs(told["explained"]) else ""
     if told["rule"] == "integrated":
-        return f"{told['absorbed']:.3g} of it without any input; the steps miss {told['gap']:.3g}"
+        return f"{told['absorbed']:.3g} of it at the baseline; the {told['steps']} steps miss {told['gap']:.3g}"
     if told["rule"] not in PRESETS:
         return f"of which gradients miss {told['absorbed']:.3g}"
     return f"{told['absorbed']:.3g} of it due to biases and other constants{elsewhere}"
@@ -157,5 +190,5 @@ def write_token_page(path: Path, title: str, shown: Shown, rows: dict[str, Tenso
 
 def told_of(model: Any, request: HfRequest, found: Any) -> dict[str, Any]:
     """How `--json` begins: the model, the rule, and the tokens of what was explained."""
-    named = {"kind": "transformers", "model": model.config.model_type, "rule": request.rule}
+    named = {"kind": "transformers", "model": model.config.model_type, **rule_told(request)}
     return {**named, "tokens": found.tokens, "pieces": found.pieces}

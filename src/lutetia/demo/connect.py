@@ -45,5 +45,5 @@ def tell(context: Context) -> Told:
     same = "the same" if torch.equal(written["lutetia"], written["sdpa"]) else "NOT the same"
     return Told(
         f"a Llama of transformers generates {TOKENS} tokens for two prompts through decode attention, {same} as through SDPA; "
-        "lutetia explain --hf FOLDER explains one of yours"
+        "lutetia explain --hf FOLDER explains one of yours, with --rule integrated by integrated gradients, to compare"
     )

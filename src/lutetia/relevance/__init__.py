@@ -4,7 +4,7 @@ Layer-wise relevance propagation, walked over PyTorch's own graph, with promises
 `__all__` is for users; the other names are for rules and measurements in other packages of lutetia.
 """
 
-from lutetia.relevance import answer_pictures, layer_pictures, pictures
+from lutetia.relevance import answer_pictures, layer_pictures, methods, pictures
 from lutetia.relevance.api import attribute, attribute_each, explain
 from lutetia.relevance.blocks import blocks
 from lutetia.relevance.faithfulness import RANDOM as RANDOM_METHOD
@@ -77,6 +77,7 @@ __all__ = [
     "explain",
     "for_quantus",
     "layer_pictures",
+    "methods",
     "pictures",
     "presets",
     "rule",

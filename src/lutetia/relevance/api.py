@@ -126,6 +126,10 @@ class Run:
 
     def explained(self, inputs: object, target: object, each: bool = False) -> list[Result]:
         """Run the model and explain what the target names: as a whole, or `each` number of it by itself."""
+        with collector_at_rest():  # until the graph is gone
+            return self._explained(inputs, target, each)
+
+    def _explained(self, inputs: object, target: object, each: bool) -> list[Result]:
         with ExitStack() as stack:
             if self.recomputed:
                 stack.enter_context(as_found(self.model))
@@ -148,18 +152,18 @@ class Run:
     def _forward(self, inputs: object) -> tuple[Any, Asked]:
         args, kwargs, stand_ins = prepare_inputs(inputs)
         try:
-            with collector_at_rest():
-                output = self._run(args, kwargs)
+            output = self._run(args, kwargs)
         except RuntimeError as error:
             if "leaf Variable that requires grad" not in str(error):
                 raise
             with torch.enable_grad():  # the model changes its inputs in place
                 args, kwargs, stand_ins = prepare_inputs(inputs, copied=True)
             output = self._run(args, kwargs)
-        parameters = dict(self.model.named_parameters())
+        wanted = [*(as_list(self.wrt) or []), *self.layers]
+        parameters = dict(self.model.named_parameters()) if wanted else {}
         aliases: dict[Any, Tensor] = {key: leaf for key, (leaf, _) in stand_ins.items()}
         items: list[Any] = [leaf for leaf, _ in stand_ins.values()]
-        for item in [*(as_list(self.wrt) or []), *self.layers]:
+        for item in wanted:
             if isinstance(item, str) and item in parameters:
                 aliases[item] = parameters[item]
                 item = parameters[item]
@@ -169,9 +173,8 @@ class Run:
             ):
                 items.append(item)
         if isinstance(inputs, Mapping):  # keyword arguments have names, too
-            modules = dict(self.model.named_modules())
             for name, value in inputs.items():
-                if id(value) in stand_ins and name not in modules:
+                if id(value) in stand_ins and name not in self.model._modules:
                     aliases.setdefault(name, stand_ins[id(value)][0])
         optional = frozenset(id(leaf) for leaf, _ in stand_ins.values())
         originals = tuple(original for _, original in stand_ins.values())

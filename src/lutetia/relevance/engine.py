@@ -47,10 +47,6 @@ class Walk:
         self.fulfilled = self.promises.fulfilled
         if unknown == "linear":
             _take_for_linear(graph)
-        for node in graph.nodes:
-            node.reset()
-            node.pending = len(node.parents)
-            node.slots = [None] * node.pending
         graph.root.value = output
 
     def run(self, seed: Tensor) -> None:
@@ -62,7 +58,9 @@ class Walk:
                     self._fulfil(self.fulfilled.popleft())
                 elif self.promise_traversal_stack:
                     node = self._pop(self.promise_traversal_stack)
-                    if node.pending and node.pre_promise is None:  # what landed since takes the normal path; once is enough
+                    if (
+                        node.landed < len(node.parents) and node.pre_promise is None
+                    ):  # what landed since takes the normal path; once is enough
                         self._enter("PTM", node)
                         self._search(node)
                 elif self.normal_stack:
@@ -175,18 +173,33 @@ class Walk:
     # ---- propagation -------------------------------------------------------------------------------------------------
 
     def propagate(self, node: Node, R: Any) -> None:
-        """Hand the out-relevance of a node (a tensor, or a tuple per output number) to its children."""
-        args: Sequence[Tensor | None] = node.operands()
-        if R is not None:
-            needs = [position for position in node.op.needs(node) if args[position] is None]
-            if needs:
-                promise = Promise(node)
-                promise.out = list(R) if isinstance(R, tuple) else R
-                self._send(promise, args, needs)
-                return
-        given = self.apply(node, R, args)
-        for position in node.walked:
-            self._fill(node.edges[position], given[position])
+        """Hand the out-relevance of a node (a tensor, or a tuple per output number) to its children.
+
+        A child that nothing else reaches is next, at once: most nodes of a graph stand in a row.
+        """
+        while True:
+            op = node.op
+            args: Sequence[Tensor | None] = ()
+            if R is not None and not op.blind:
+                args = node.operands()
+                needs = [position for position in op.needs(node) if args[position] is None]
+                if needs:
+                    promise = Promise(node)
+                    promise.out = list(R) if isinstance(R, tuple) else R
+                    self._send(promise, args, needs)
+                    return
+            given = self.apply(node, R, args)
+            if len(node.walked) == 1 and not self.telling and (self.targets_left or self.to_the_end):
+                (position,) = node.walked
+                child = node.edges[position].child  # type: ignore[union-attr]
+                if len(child.parents) == 1:
+                    node, R = child, given[position]
+                    self.mode = "NTM"
+                    self.report.modes["NTM"] += 1
+                    continue
+            for position in node.walked:
+                self._fill(node.edges[position], given[position])
+            return
 
     def _propagate_promise(self, node: Node, branch: Branch) -> None:
         """Send a promise through a node: the node answers it, passes it on, or makes its own promise."""
@@ -233,9 +246,11 @@ class Walk:
         """Land a tensor or a promise branch on an edge, and count down."""
         assert edge is not None
         child = edge.child
+        if child.slots is None:
+            child.slots = [None] * len(child.parents)
         child.slots[edge.slot] = NOTHING if item is None else item
-        child.pending -= 1
-        if child.pending == 0:
+        child.landed += 1
+        if child.landed == len(child.parents):
             self.normal_stack.append(child)
         elif isinstance(item, Branch) and item.is_open:
             pre_promise = child.pre_promise
@@ -274,10 +289,13 @@ class Walk:
             with flow.step(f"{node.where()}", part="relevance", inputs={"R": R}, mode=self.mode) as step:
                 given = self._rule(node, R, args)
                 step.outputs(given=[whole(part) for part in given if part is not None])
+        elif node.op.blind and node.wide is None and not self.report.stacked:
+            given = node.op.relevance(node, R, args)
         else:
             given = self._rule(node, R, args)
         self.report.add(node, R, given)
-        node.value = node.kept = None
+        if not node.op.blind:
+            node.value = node.kept = None
         return given
 
     def _rule(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Given:
@@ -346,4 +364,7 @@ def sum_of(addends: Sequence[Tensor | SlicedRelevance]) -> Tensor:
     owned = isinstance(addends[0], SlicedRelevance)
     for addend in addends[1:]:
         total, owned = added(total, addend, owned), True
+    sums = [getattr(addend, "_lutetia_sum", None) for addend in addends]
+    if None not in sums:
+        total._lutetia_sum = sum(sums)  # type: ignore[attr-defined]
     return total

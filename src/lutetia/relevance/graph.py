@@ -26,7 +26,7 @@ VALUE = "lutetia.value"  # grad_fn.metadata key: the output of an operation with
 OUTPUT = "lutetia.output"  # grad_fn.metadata key: the output of a linear layer, where `watch` saw it
 OPERANDS = "lutetia.operands"  # grad_fn.metadata key: those of a small sum, where `watch` saw them
 WRITE = "lutetia.write"  # grad_fn.metadata key: what was written in place into a slice, where `watch` saw it
-SMALL = 4096  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
+SMALL = 16384  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
 
 RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
 
@@ -45,64 +45,41 @@ class NodeEdge:
 
 
 class Node:
-    """One autograd node, and what the walk keeps at it."""
+    """One autograd node, and what the walk keeps at it. Most nodes leave most attributes as they are here."""
 
-    __slots__ = (
-        "choice",
-        "edges",
-        "fn",
-        "index",
-        "is_inner",
-        "is_weight",
-        "kept",
-        "metadata_of_outputs",
-        "name",
-        "note",
-        "nr",
-        "op",
-        "outer",
-        "parents",
-        "pending",
-        "pre_promise",
-        "recurrent",
-        "rules",
-        "slots",
-        "targets",
-        "value",
-        "walked",
-        "walks",
-        "wide",
-    )
+    op: Op
+    rules: Rules
+    index = -1  # topological: parents before children
+    choice: Any = None  # how this node is propagated, chosen by the rules
+    walked: tuple[int, ...] = ()  # the inputs that relevance is handed to
+    is_weight = False
+    is_inner = False  # the leaf of a walk inside a node: what ends there goes on in the walk around
+    walks = True  # whether the walk visits it: activations and requested weights
+    nr = 0  # the one output number in use, -1 when several are
+    wide: bool | None = None  # in a walk in float64: whether the node appears in float64, or keeps its dtype
+    recurrent = False  # whether it is part of a recurrent cell
+    outer = ""  # the innermost module it ran in, where `watch` saw it
+    targets: Sequence[Any] = ()  # the targets at this node
+    # What a walk leaves:
+    slots: Any = None  # input_tracker: per incoming edge a tensor, a promise branch, or None; None before anything has landed
+    landed = 0  # incoming edges that something has landed on
+    pre_promise: Any = None
+    value: Relevance | None = None  # the forward output, while it is worth keeping
+    kept: list[Tensor | None] | None = None  # operands, as autograd kept them
+    note = ""  # what the report should say about it
+    metadata_of_outputs: Any = None
 
     def __init__(self, fn: Any) -> None:
         self.fn = fn
         self.name: str = fn.name().rpartition("::")[2]
-        self.index = -1  # topological: parents before children
-        self.op: Op
-        self.rules: Rules
-        self.choice: Any = None  # how this node is propagated, chosen by the rules
+        self.notes: dict[str, Any] = fn.metadata  # what `watch` saw
         self.edges: list[NodeEdge | None] = []  # one per forward input; None where the input was a constant
         self.parents: list[tuple[Node, int, int]] = []  # per incoming edge: consumer, which of its inputs, output number
-        self.walked: tuple[int, ...] = ()  # the inputs that relevance is handed to
-        self.is_weight = False
-        self.is_inner = False  # the leaf of a walk inside a node: what ends there goes on in the walk around
-        self.walks = True  # whether the walk visits it: activations and requested weights
-        self.nr = 0  # the one output number in use, -1 when several are
-        self.wide: bool | None = None  # in a walk in float64: whether the node appears in float64, or keeps its dtype
-        self.recurrent = False  # whether it is part of a recurrent cell
-        self.outer = ""  # the innermost module it ran in, where `watch` saw it
-        self.targets: Sequence[Any] = ()  # the targets at this node
-        self.reset()
 
     def reset(self) -> None:
         """Forget what a walk left."""
-        self.slots: Any = None  # input_tracker: per incoming edge a tensor, a promise branch, or None
-        self.pending = 0  # incoming edges that nothing has landed on yet
-        self.pre_promise: Any = None
-        self.value: Relevance | None = None  # the forward output, while it is worth keeping
-        self.kept: list[Tensor | None] | None = None  # operands, as autograd kept them
-        self.note = ""  # what the report should say about it
-        self.metadata_of_outputs: Any = None
+        for name in ("slots", "landed", "pre_promise", "value", "kept", "note", "metadata_of_outputs"):
+            self.__dict__.pop(name, None)
 
     @property
     def is_parameter(self) -> bool:
@@ -165,7 +142,7 @@ class Node:
 
     def constant(self) -> Any:
         """The operand that has no node, if `watch` recorded it; else None."""
-        constant = self.fn.metadata.get(CONSTANT)
+        constant = self.notes.get(CONSTANT)
         return wide(constant) if self.wide else constant
 
     def where(self) -> str:
@@ -208,24 +185,33 @@ class AutogradGraph:
 
     def __init__(self, output: Tensor, wanted: Iterable[Any] = ()) -> None:
         """`output`: a tensor of any shape that has a grad_fn; `wanted`: grad_fns to include even if they are weights."""
-        found = self._discover(output.grad_fn)
-        order = _topological(found)
-        for index, node in enumerate(order):
-            node.index = index
+        self.by_fn: dict[Any, Node] = {}
+        self._discover(output.grad_fn)
+        self.found = list(self.by_fn.values())
+        order = _topological(self.found)
         self._classify(order, set(wanted))
         # Nodes outside the walk keep their edges, so that weights can be evaluated.
         self.nodes = [node for node in order if node.walks]
         self.root = order[0]
         self.root.nr = output.output_nr
-        self._connect()
 
-    def _discover(self, root: Any) -> list[Node]:
-        inputs = discover(root)
-        by_fn = self.by_fn = {fn: Node(fn) for fn in inputs}
-        found = self.found = list(by_fn.values())
-        for node, children in zip(found, inputs.values(), strict=True):
-            node.edges = [None if child is None else NodeEdge(by_fn[child], nr) for child, nr in children]
-        return found
+    def _discover(self, root: Any) -> None:
+        """Make a node of every autograd node, in the order of `discover`, with its edges."""
+        by_fn = self.by_fn
+        by_fn[root] = top = Node(root)
+        stack = [top]
+        while stack:
+            node = stack.pop()
+            edges = node.edges
+            for fn, nr in node.fn.next_functions:
+                if fn is None:
+                    edges.append(None)
+                    continue
+                child = by_fn.get(fn)
+                if child is None:
+                    child = by_fn[fn] = Node(fn)
+                    stack.append(child)
+                edges.append(NodeEdge(child, nr))
 
     def rebind(self, inputs: dict[Any, Any]) -> bool:
         """Take another graph's autograd nodes, as `discover` gives them, if its structure is the same; False if not."""
@@ -242,7 +228,7 @@ class AutogradGraph:
             if not children and isinstance(getattr(fn, "variable", None), torch.nn.Parameter) != node.is_parameter:
                 return False
         for fn, node in place.items():
-            node.fn, node.wide = fn, None
+            node.fn, node.notes, node.wide = fn, fn.metadata, None
             node.targets = ()
             node.reset()
         self.by_fn = place
@@ -251,8 +237,7 @@ class AutogradGraph:
     def release(self) -> None:
         """Drop all references: parents and children form cycles, which keep activations until the garbage collector runs."""
         for node in self.found:
-            node.fn = node.slots = node.pre_promise = node.value = node.kept = None
-            node.edges, node.parents, node.targets = [], [], ()
+            node.__dict__.clear()
         self.by_fn, self.nodes, self.found = {}, [], []
 
     def _classify(self, order: Sequence[Node], wanted: set[Any]) -> None:
@@ -261,44 +246,27 @@ class AutogradGraph:
 
         inside = _inside_weights(order)
         for node in reversed(order):
-            node.op = find_op(node)
-            children = [edge.child for edge in node.edges if edge is not None]
-            if children:
-                reads = node not in inside and node.op.reads_data(node)
-                node.is_weight = all([child.is_weight for child in children]) and not reads
-            else:
+            op = node.op = find_op(node)
+            edges = node.edges
+            if not edges:
                 node.is_weight = node.is_parameter
-            node.walks = not node.is_weight or node.fn in wanted or any([child.walks for child in children])
+                node.walks = not node.is_weight or node.fn in wanted
+                continue
+            walked = tuple([at for at, edge in enumerate(edges) if edge is not None and edge.child.walks])
+            if all([edge is None or edge.child.is_weight for edge in edges]):
+                node.is_weight = any(edges) and (node in inside or not op.reads_data(node))
+                node.walks = not node.is_weight or bool(walked) or node.fn in wanted
+            if walked:
+                node.walked = walked
         if order[0].is_weight:  # a function of parameters alone: then these are the inputs
             for node in order:
                 node.is_weight, node.walks = False, True
-
-    def _connect(self) -> None:
-        """Number the incoming edges of every walked node; a node that the walk leaves out hands over all of its outputs."""
-        for node in self.found:
-            if node.edges and not node.walks and len(node.metas) > 1:
-                node.nr = -1
-        for node in self.nodes:
-            edges = node.edges
-            walked = []
-            for position, edge in enumerate(edges):
-                if edge is None or not edge.child.walks:
-                    continue
-                child = edge.child
-                walked.append(position)
-                parents = child.parents
-                edge.slot = len(parents)
-                if not parents:
-                    child.nr = edge.nr
-                elif child.nr != edge.nr:
-                    child.nr = -1
-                parents.append((node, position, edge.nr))
-            node.walked = tuple(walked)
+                node.walked = tuple([at for at, edge in enumerate(node.edges) if edge is not None])
 
 
 def _inside_weights(order: Sequence[Node]) -> set[Node]:
     """The nodes that a weight is computed by, where `watch` saw that it is one: constants in them are not data."""
-    stack = [node for node in order if node.fn.metadata.get(WEIGHT)]
+    stack = [node for node in order if WEIGHT in node.notes]
     inside = set(stack)
     while stack:
         for edge in stack.pop().edges:
@@ -310,36 +278,44 @@ def _inside_weights(order: Sequence[Node]) -> set[Node]:
 
 def discover(root: Any) -> dict[Any, Any]:
     """All autograd nodes below a root, in an order that depends on nothing but the shape of the graph, and their inputs."""
-    seen = {root}
-    found = {}
+    found: dict[Any, Any] = {root: None}
     stack = [root]
     while stack:
         fn = stack.pop()
         children = found[fn] = fn.next_functions
         for child, _ in children:
-            if child is not None and child not in seen:
-                seen.add(child)
+            if child is not None and child not in found:
+                found[child] = None
                 stack.append(child)
     return found
 
 
 def _topological(found: Sequence[Node]) -> list[Node]:
-    """Parents before children, by counting down incoming edges."""
+    """Parents before children, by counting down incoming edges; numbers the nodes, and the incoming edges of each."""
     incoming = dict.fromkeys(found, 0)
     for node in found:
         for edge in node.edges:
             if edge is not None:
                 incoming[edge.child] += 1
     stack = [node for node in found if incoming[node] == 0]
-    order = []
+    order: list[Node] = []
     while stack:
         node = stack.pop()
+        node.index = len(order)
         order.append(node)
-        for edge in node.edges:
-            if edge is not None:
-                incoming[edge.child] -= 1
-                if incoming[edge.child] == 0:
-                    stack.append(edge.child)
+        for position, edge in enumerate(node.edges):
+            if edge is None:
+                continue
+            child, nr = edge.child, edge.nr
+            parents = child.parents
+            edge.slot = len(parents)
+            if not parents:
+                child.nr = nr
+            elif child.nr != nr:
+                child.nr = -1
+            parents.append((node, position, nr))
+            if edge.slot + 1 == incoming[child]:
+                stack.append(child)
     return order
 
 

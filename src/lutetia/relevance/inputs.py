@@ -48,10 +48,12 @@ def prepare_inputs(inputs: Any, copied: bool = False) -> tuple[tuple[Any, ...], 
 @contextmanager
 def as_found(model: nn.Module) -> Iterator[None]:
     """Put back what a forward pass may change: RNG state and buffers. Frozen parameters take part while it runs."""
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad and parameter.is_floating_point()]
-    training = any(module.training for module in model.modules())
+    modules = list(model.modules())
+    parameters = [parameter for module in modules for parameter in module._parameters.values() if parameter is not None]
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad and parameter.is_floating_point()]
+    training = any([module.training for module in modules])
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if training else []
-    devices = sorted({tensor.device.index for tensor in model.parameters() if tensor.device.type == "cuda"})
+    devices = sorted({parameter.device.index for parameter in parameters if parameter.is_cuda})
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)

@@ -60,11 +60,14 @@ def watch(model: nn.Module) -> Iterator[None]:
             began.append(_get_sequence_nr())
 
     def after(module: nn.Module, inputs: object, output: object) -> None:
-        if id(module) in names:
-            recurrent = isinstance(module, (nn.RNNBase, nn.RNNCellBase))
-            for weight in _computed_weights(module, output):
-                weight.grad_fn.metadata[WEIGHT] = True  # type: ignore[index, union-attr]
-            _mark(names[id(module)], began.pop(), output, recurrent)
+        name = names.get(id(module))
+        if name is None:
+            return
+        with torch._C.DisableTorchFunction():  # what is read here is no call of the model
+            if module._forward_pre_hooks or isinstance(module, ParametrizationList):
+                for weight in _computed_weights(module, output):
+                    weight.grad_fn.metadata[WEIGHT] = True  # type: ignore[index, union-attr]
+            _mark(name, began.pop(), output, isinstance(module, (nn.RNNBase, nn.RNNCellBase)))
 
     handles: list[RemovableHandle] = [
         nn.modules.module.register_module_forward_pre_hook(before),
@@ -81,21 +84,18 @@ def watch(model: nn.Module) -> Iterator[None]:
 def _computed_weights(module: nn.Module, output: object) -> list[Tensor]:
     """Weights that a call of a module computed: what a parametrisation returned, or what the hook of a spectral norm left."""
     made = [output] if isinstance(module, ParametrizationList) else []
-    if module._forward_pre_hooks:
-        hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
-        made += [getattr(module, hook.name) for hook in hooks]
+    made += [getattr(module, hook.name) for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm)]
     return [each for each in made if isinstance(each, Tensor) and each.grad_fn is not None]
 
 
 def _mark(name: str, start: int, output: object, recurrent: bool) -> None:
     """Mark the nodes of a module's outputs with its name: the first is "name", the others "name:1" and so on."""
     end, place = _get_sequence_nr(), 0
-    for tensor in _tensors(output):
-        if tensor.grad_fn is not None:
+    for tensor in (output,) if isinstance(output, Tensor) else _tensors(output):
+        fn: Any = tensor.grad_fn
+        if fn is not None:
             label = f"{name}:{place}" if place else name
-            tensor.grad_fn.metadata.setdefault(MODULES, []).append(  # type: ignore[attr-defined]
-                (label, name, start, end, tensor.output_nr, recurrent)
-            )
+            fn.metadata.setdefault(MODULES, []).append((label, name, start, end, tensor.output_nr, recurrent))
             place += 1
 
 
@@ -117,7 +117,7 @@ def read_names(graph: AutogradGraph) -> dict[str, list[tuple[Any, int]]]:
     for node in graph.nodes:
         if node.name == "CheckpointBackward":
             named.setdefault(node.fn.label, []).append((node, 0))
-        for label, name, start, end, nr, recurrent in node.fn.metadata.get(MODULES, ()):
+        for label, name, start, end, nr, recurrent in node.notes.get(MODULES, ()):
             named.setdefault(label, []).append((node, nr))
             spans.append((start, end, name, recurrent))
     if spans:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.relevance.api import ExplainedOutput, Run, finish, walking
+from lutetia.relevance.api import ExplainedOutput, Run, collector_at_rest, finish, walking
 from lutetia.relevance.engine import NOTHING, add_up
 from lutetia.relevance.graph import Node, discover, pick
 from lutetia.relevance.outputs import select
@@ -34,6 +34,10 @@ class Plan:
 
     def __call__(self, inputs: object, target: object = None) -> Result:
         """Relevance for these inputs, as `attribute` would find it."""
+        with collector_at_rest():
+            return self._call(inputs, target)
+
+    def _call(self, inputs: object, target: object) -> Result:
         returned, asked = self._run.forward(inputs)
         with walking():
             output, seed = select(returned, target)

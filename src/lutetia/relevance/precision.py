@@ -71,7 +71,8 @@ def value_of(node: Node, args: Args) -> Relevance:
 def relevance_of(node: Node, R: Any, args: Args) -> Given:
     """What the inputs of a node get of R: in the dtypes of the inputs, or all in float64."""
     if node.wide is None:
-        return _as_computed(node, node.op.relevance(node, R, args))
+        given = node.op.relevance(node, R, args)
+        return given if node.op.blind else _as_computed(node, given, args)
     if node.wide:
         return node.op.relevance(node, R, args)
     narrow = R
@@ -89,12 +90,14 @@ def relevance_of(node: Node, R: Any, args: Args) -> Given:
     ]
 
 
-def _as_computed(node: Node, given: Given) -> Given:
+def _as_computed(node: Node, given: Given, args: Args) -> Given:
     """Relevance in the dtypes of the inputs, as autograd converts gradients: operations may mix float32 with narrower floats."""
+    original = args is node.kept
     for position in node.walked:
         part, edge = given[position], node.edges[position]
         if isinstance(part, Tensor) and edge is not None:
-            dtype = edge.child.metas[edge.nr].dtype
+            x = args[position] if original else None
+            dtype = edge.child.metas[edge.nr].dtype if x is None else x.dtype
             if part.dtype is not dtype and part.is_floating_point() and dtype.is_floating_point:
                 given = [*given]
                 given[position] = part.to(dtype)

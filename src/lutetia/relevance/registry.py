@@ -32,6 +32,7 @@ class Op:
     """
 
     wide: ClassVar[bool] = True  # whether its rule takes values and relevance in float64, whatever dtype the graph has
+    blind: ClassVar[bool] = False  # its rule reads no values and keeps the dtype, so that nothing is fetched or checked for it
     conserves: ClassVar[bool] = False  # one input, which gets all the relevance: the sums need not be taken again
     wants_output: ClassVar[bool] = False  # whether `watch` keeps the output of a custom function for it
     nests: ClassVar[bool] = False  # a walk of its own inside it reports what happens there
@@ -74,7 +75,7 @@ class Unknown(Op):
     wide = False
 
     def result(self, node: Node) -> Relevance | None:
-        return None if node.several else node.fn.metadata.get(VALUE)
+        return None if node.several else node.notes.get(VALUE)
 
 
 class _Function(Op):
@@ -206,9 +207,9 @@ def scalar(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(number, dtype=dtype, device=device)
 
 
-def stabilize(z: Tensor, eps: float) -> Tensor:
-    """z + ε·sgn z, with sgn 0 = 1; a new tensor of the shape of `z`, or `z` itself when ε is 0."""
-    return torch.copysign(scalar(eps, z.dtype, z.device), z).add_(z) if eps else z
+def stabilize(z: Tensor, eps: float, times: int = 1) -> Tensor:
+    """z + ε·sgn z, with sgn 0 = 1, `times` 1 or 2; a new tensor of the shape of `z`, or `z` itself when ε is 0."""
+    return torch.copysign(scalar(times * eps, z.dtype, z.device), z).add_(z, alpha=times) if eps else z
 
 
 def known_sum(node: Node, seen: bool = True) -> Tensor | None:
@@ -222,16 +223,16 @@ def over(R: Tensor, z: Tensor) -> Tensor:
     return torch.div(R, z, out=z) if z.dtype == R.dtype and z.shape == R.shape and not is_stacked(R) else R / z
 
 
-def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
+def divide(R: Tensor, z: Tensor, eps: float, parts: int = 1) -> Tensor:
     """R / (z + ε·sgn z), both of one shape; with ε = 0, R/0 counts as 0: there is no contribution to give it to.
 
-    For complex numbers, real and imaginary parts are divided separately.
+    `parts`: 2 for half of it. For complex numbers, real and imaginary parts are divided separately.
     """
     if z.is_complex():
-        return torch.complex(divide(R.real, z.real, eps), divide(R.imag, z.imag, eps))
+        return torch.complex(divide(R.real, z.real, eps, parts), divide(R.imag, z.imag, eps, parts))
     if eps:
-        return over(R, stabilize(z, eps))
-    return torch.where(z == 0, torch.zeros_like(R), R / z)
+        return over(R, stabilize(z, eps, parts))
+    return torch.where(z == 0, torch.zeros_like(R), R / (z if parts == 1 else parts * z))
 
 
 def left_over(R: Tensor, z: Tensor) -> Tensor | None:

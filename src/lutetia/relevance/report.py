@@ -56,16 +56,21 @@ class Report:
         if op.nests or node.is_inner:  # what is inside it was noted, and what is around it will be
             return
         taken = totals if self.stacked else total
-        outs = [taken(r) for r in R if r is not None] if isinstance(R, tuple) else [taken(R)]
+        outs = (taken(R),) if isinstance(R, Tensor) else tuple([taken(r) for r in R if r is not None])
+        ins = outs
         if op.conserves:
-            ins = outs
-            out = outs[0] if len(outs) == 1 else sum(outs)
-            for tensor in given:
-                if tensor is not None and tensor is not R:
-                    tensor._lutetia_sum = out  # type: ignore[union-attr]
-        else:
-            # What a constant or a weight would get ends here.
-            ins = [taken(given[at]) for at in node.walked if given[at] is not None and not _is_weight(node, at)]
+            (given_R,) = given[:1]
+            if given_R is not R and given_R is not None:
+                given_R._lutetia_sum = outs[0] if len(outs) == 1 else sum(outs)  # type: ignore[union-attr]
+        else:  # what a constant or a weight would get ends here
+            edges = node.edges
+            ins = tuple(
+                [
+                    taken(part)
+                    for at in node.walked
+                    if (part := given[at]) is not None and not edges[at].child.is_weight  # type: ignore[union-attr]
+                ]
+            )
         self._entries.append((node.index, node.name, node.outer, op, node.choice, outs, ins))
         if node.note:
             self.unseen.append(f"{node.where()}: {node.note}")
@@ -166,7 +171,8 @@ def total(relevance: Any) -> Tensor | float:
     """The sum of a relevance tensor of any shape, taken once and remembered with it; a number on a CPU."""
     known = getattr(relevance, "_lutetia_sum", None)
     if known is None:
-        known = relevance._lutetia_sum = _sum(relevance)
+        plain = relevance.dtype in _PLAIN and relevance.is_cpu and not is_stacked(relevance)
+        known = relevance._lutetia_sum = relevance.sum().item() if plain else _sum(relevance)
     return known
 
 
@@ -181,6 +187,13 @@ def totals(relevance: Any) -> Tensor:
 def is_stacked(tensor: Tensor) -> bool:
     """Whether a tensor stands for N relevances that a rule is applied to at once: nothing can be decided by its numbers."""
     return torch._C._functorch.is_batchedtensor(tensor)
+
+
+def numbers_of(tensor: Tensor) -> Tensor:
+    """A tensor whose numbers can be looked at: itself, or [N, ...] where it stands for N relevances."""
+    if not is_stacked(tensor):
+        return tensor
+    return torch._C._functorch.get_unwrapped(tensor).movedim(torch._C._functorch.maybe_get_bdim(tensor), 0)
 
 
 def _sum(tensor: Tensor) -> Tensor | float:
@@ -202,11 +215,7 @@ def _numbers(sums: Sequence[Sequence[Tensor]], count: int) -> list[list[float]]:
 
 
 _HALF = (torch.bfloat16, torch.float16)
-
-
-def _is_weight(node: Node, position: int) -> bool:
-    edge = node.edges[position]
-    return edge is not None and edge.child.is_weight
+_PLAIN = (torch.float32, torch.float64)
 
 
 def _row(index: int, name: str, module: str, rule: str, outs: Sequence[Any], ins: Sequence[Any]) -> NodeReport:

@@ -35,31 +35,40 @@ def make_seed(output: Tensor, target: object) -> Tensor:
     dimensions, as (position, class) does; a list holds a target for each row. The chosen elements have the output's own value,
     the others zero. A floating-point tensor shaped like the output is used as it is.
     """
+    if isinstance(target, list):
+        return torch.stack([make_seed(row, each) for row, each in _rows(output, target)])
+    weights = make_weights(output, target)
+    if isinstance(target, Tensor) and target.is_floating_point():
+        return weights
+    return torch.where(weights == 0, weights, weights * output.detach())
+
+
+def make_weights(output: Tensor, target: object) -> Tensor:
+    """What each element of an output [..., C] counts: 1 if the target names it, -1 if it is the rival of one, 0 otherwise.
+
+    Targets are those of `make_seed`; a floating-point tensor is used as it is.
+    """
     output = output.detach()
     if isinstance(target, Tensor) and target.is_floating_point():
         if target.shape != output.shape:
             fail("target", target, f"a seed of the output's shape {list(output.shape)}")
         return target.detach().to(dtype=output.dtype, device=output.device)
     if isinstance(target, list):
-        return torch.stack([make_seed(row, each) for row, each in _rows(output, target)])
+        return torch.stack([make_weights(row, each) for row, each in _rows(output, target)])
     if isinstance(target, Contrast):
         return _contrast(output, target)
-    return _kept(output, _chosen(output, target))
-
-
-def _kept(output: Tensor, chosen: Tensor) -> Tensor:
-    return torch.where(chosen, output, output.new_zeros(()))
+    return _chosen(output, target).to(output.dtype)
 
 
 def _contrast(output: Tensor, target: Contrast) -> Tensor:
-    """The seed of `this` minus the seed of `that`."""
+    """The weights of `this` minus those of `that`."""
     this = _chosen(output, target.this)
     if target.that is not None:
-        return _kept(output, this) - _kept(output, _chosen(output, target.that))
+        return this.to(output.dtype) - _chosen(output, target.that).to(output.dtype)
     if output.dim() == 0 or output.shape[-1] < 2:
         fail("target", target, "an output with at least two classes")
     rivals = _chosen(output.masked_fill(this, -torch.inf), None) & this.any(-1, keepdim=True)
-    return _kept(output, this) - _kept(output, rivals)
+    return this.to(output.dtype) - rivals.to(output.dtype)
 
 
 def _chosen(output: Tensor, target: object) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +19,9 @@ from lutetia.relevance.registry import is_known, wants_output
 class Constants(TorchFunctionMode):
     """Keeps the other operands of sums and fills, which do not require grad: masks, scalars, frozen biases."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _QUIET:
+            return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         writes = name in _IN_PLACE or (name.endswith("_") and not name.startswith("_"))
@@ -26,18 +29,23 @@ class Constants(TorchFunctionMode):
         result = func(*args, **kwargs)
         if writes:
             _note_write(func, args, kwargs, before)
-        if isinstance(result, Tensor) and result.grad_fn is not None:
+        fn: Any = result.grad_fn if isinstance(result, Tensor) else None
+        if fn is not None:
             if name in _WATCHED:
-                note_constant(name, result.grad_fn, args, kwargs)
+                note_constant(name, fn, args, kwargs)
                 if name in _LAYERS:
-                    _note(_behind_views(result.grad_fn), OUTPUT, KeptTensor(result))
+                    _behind_views(fn).metadata[OUTPUT] = KeptTensor(result)
                 elif name in _SUMS and not writes and result.numel() <= SMALL:
-                    _note(result.grad_fn, OPERANDS, [KeptTensor(arg) if _has_node(arg) else None for arg in args[:2]])
+                    fn.metadata[OPERANDS] = [KeptTensor(arg) if _has_node(arg) else None for arg in args[:2]]
             elif name not in _FAMILIAR:
-                if is_known(result.grad_fn.name()):
+                if is_known(fn.name()):
                     _FAMILIAR.add(name)
                 else:
-                    note_value(result.grad_fn, result)
+                    note_value(fn, result)
+            elif not writes and isinstance(func, _BUILT_IN):
+                _QUIET.add(func)
+        elif name == "__get__" and not isinstance(result, Tensor):
+            _QUIET.add(func)
         return result
 
 
@@ -53,10 +61,6 @@ class KeptTensor:
     def value(self) -> Tensor | None:
         """The tensor as it was; None if something was written into it."""
         return self._tensor if self._tensor._version == self._version else None
-
-
-def _note(fn: Any, key: str, value: Any) -> None:
-    fn.metadata[key] = value
 
 
 # ---- writes into slices ------------------------------------------------------------------------------------------------
@@ -114,19 +118,21 @@ def _note_write(func: Callable[..., Any], args: Any, kwargs: Any, before: Tensor
     if base is None or base.grad_fn is None:
         return
     if base.grad_fn.name().endswith("CopySlices"):
-        _note(base.grad_fn, WRITE, Write(func, args[0], base, args, kwargs, before))
+        base.grad_fn.metadata[WRITE] = Write(func, args[0], base, args, kwargs, before)  # type: ignore[index]
     elif before is not None and base is args[0]:  # a constant that something with a node was added to, or written into
-        _note(base.grad_fn, CONSTANT, before)
+        base.grad_fn.metadata[CONSTANT] = before  # type: ignore[index]
 
 
 # ---- values of operations without a rule -------------------------------------------------------------------------------
 
-_FAMILIAR: set[str] = set()  # functions whose nodes have a rule
+_FAMILIAR: set[str] = set()  # names of functions whose nodes have a rule
+_QUIET: set[Any] = set()  # functions and attributes that nothing is recorded of: most calls of a model
+_BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 
 
 def note_value(fn: Any, result: Tensor) -> None:
     """Keep the output of an operation at its node."""
-    _note(fn, VALUE, result.detach())
+    fn.metadata[VALUE] = result.detach()
 
 
 @contextmanager
@@ -189,9 +195,14 @@ def note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
     """Keep an operand that has no node at the node of its operation, if constants of that operation take a share."""
     if name not in _WATCHED:
         return
-    if name in _JOINS:
+    if name == "linear":
+        constant: Any = kwargs.get("bias", args[2] if len(args) > 2 else None)
+        if constant is None or constant.requires_grad:
+            return
+        fn = _behind_views(fn)
+    elif name in _JOINS:
         tensors = args[0] if args else kwargs.get("tensors", ())
-        constant: Any = [None if _has_node(tensor) else tensor for tensor in tensors]
+        constant = [None if _has_node(tensor) else tensor for tensor in tensors]
         constant = constant if any(tensor is not None for tensor in constant) else None
     elif name == _ATTENTION:
         place = _sum_below(fn)
@@ -210,6 +221,8 @@ def note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
         base = args[0] if args else kwargs.get("input")
         constant = None if _has_node(base) else base
     elif name in _SUMS:
+        if len(args) == 2 and _has_node(args[0]) and _has_node(args[1]):
+            return
         constant = next((arg for arg in (*args[:2], *_named(kwargs)) if not _has_node(arg)), None)
     else:
         constant = next((arg for arg in (*args[:3], *_named(kwargs)) if not _has_node(arg) and not _is_mask(arg)), None)
@@ -264,9 +277,9 @@ def _is_mask(value: object) -> bool:
 
 def _behind_views(fn: Any) -> Any:
     """The node of the operation itself: `linear` on three dimensions ends in a view."""
-    while (
-        fn.name() in ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward1", "ReshapeAliasBackward0")
-        and fn.next_functions[0][0]
-    ):
-        fn = fn.next_functions[0][0]
+    while fn.name() in _VIEWS and (below := fn.next_functions[0][0]) is not None:
+        fn = below
     return fn
+
+
+_VIEWS = frozenset({"ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward1", "ReshapeAliasBackward0"})

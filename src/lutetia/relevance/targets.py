@@ -61,8 +61,9 @@ class Placing:
         """Put a target at every requested node of a graph, and at every checkpoint."""
         self.known.update(filter(None, named))
         items = list(self.asked.items)
+        names = {item for item in items if isinstance(item, str)}
         for name, places in named.items():
-            if name not in items and any(node.name == "CheckpointBackward" for node, _ in places):
+            if name not in names and any(node.name == "CheckpointBackward" for node, _ in places):
                 items.append(name)
         for item in items:
             if isinstance(item, str):

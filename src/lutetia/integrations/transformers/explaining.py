@@ -82,7 +82,8 @@ def explain_next_token(
     `prompt` is a text, or messages for the tokenizer's chat template: `[{"role": "user", "content": "..."}]`. Tokens are numbers
     of the vocabulary, or text that is one token, with a space before it or without. In a long text blocks are recomputed while
     relevance passes through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default;
-    "gradient" is gradient × input, for comparison, and "integrated", or `IntegratedGradients(steps)`, integrated gradients.
+    "gradient" is gradient × input, for comparison, and "integrated", or `IntegratedGradients(steps, baseline="zero")`, integrated
+    gradients.
     """
     check_writer(model)
     check_tokenizer(tokenizer)

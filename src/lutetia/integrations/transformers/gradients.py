@@ -12,26 +12,31 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import ArgumentError, check_int
+from lutetia.errors import ArgumentError, check_int, fail
 
 GRADIENT, INTEGRATED = "gradient", "integrated"  # what stands in place of rules
+MEAN, ZERO = "mean", "zero"  # baselines of tokens: the mean embedding of the vocabulary, and an embedding of zeros
 Scores = Callable[[Any], Tensor]  # of an output of one row: the N scores that are explained, or one
 
 
 @dataclass(frozen=True)
 class IntegratedGradients:
-    """Gradients along the straight way from nothing to the input, times the input, in place of rules.
+    """Gradients along the straight way from a baseline to the input, times the way, in place of rules.
 
-    Nothing is the mean embedding of the vocabulary in place of every token, and 0 for every pixel. `steps` points of Gauss and
-    Legendre lie on the way, of which `at_once` are computed in one batch.
+    `baseline` stands in place of every token: "mean", the mean embedding of the vocabulary, "zero", an embedding of zeros, or the
+    number of a token, such as `tokenizer.pad_token_id`. Pixels begin at 0. `steps` points of Gauss and Legendre lie on the way,
+    of which `at_once` are computed in one batch.
     """
 
     steps: int = 50
     at_once: int = 8
+    baseline: str | int = MEAN
 
     def __post_init__(self) -> None:
         check_int("steps", self.steps, 1, 100_000)
         check_int("at_once", self.at_once, 1, 100_000)
+        if isinstance(self.baseline, bool) or not (self.baseline in (MEAN, ZERO) or isinstance(self.baseline, int)):
+            fail("baseline", self.baseline, "'mean', 'zero', or the number of a token")
 
 
 class GradientResult:
@@ -57,18 +62,21 @@ def gradient_times_input(model: Any, inputs: Mapping[str, Any], scores: Scores) 
 
     One result for each of the scores.
     """
-    way = _on_the_way(model, inputs, scores, torch.ones(1), from_mean=False)
+    way = _on_the_way(model, inputs, scores, torch.ones(1), ZERO)
     slopes = [[grad[0] for grad in each] for each in way.slopes()]
     return [GradientResult(way.shares(each), score) for each, score in zip(slopes, way.scores[0].tolist(), strict=True)]
 
 
 def integrated_gradients(model: Any, inputs: Mapping[str, Any], scores: Scores, how: IntegratedGradients) -> list[GradientResult]:
-    """As `gradient_times_input`, with the mean gradient on the way from nothing to the input."""
-    ends = _on_the_way(model, inputs, scores, torch.tensor([1.0, 0.0]))  # the input first: by it is decided what is explained
+    """As `gradient_times_input`, with the mean gradient on the way from the baseline to the input."""
+    if isinstance(how.baseline, int):
+        check_int("baseline", how.baseline, 0, len(model.get_input_embeddings().weight) - 1)
+    # The input first: by it is decided what is explained.
+    ends = _on_the_way(model, inputs, scores, torch.tensor([1.0, 0.0]), how.baseline)
     places, weights = (torch.from_numpy(each) / 2 for each in numpy.polynomial.legendre.leggauss(how.steps))
     means: list[list[Tensor]] = []
     for place, weight in zip((places + 0.5).split(how.at_once), weights.split(how.at_once), strict=True):
-        slopes = _on_the_way(model, inputs, scores, place).slopes()
+        slopes = _on_the_way(model, inputs, scores, place, how.baseline).slopes()
         part = [[torch.tensordot(weight.to(grad), grad, 1) for grad in each] for each in slopes]
         means = [[a + b for a, b in zip(*both, strict=True)] for both in zip(means, part, strict=True)] if means else part
     pairs = zip(means, *ends.scores.tolist(), strict=True)
@@ -76,7 +84,7 @@ def integrated_gradients(model: Any, inputs: Mapping[str, Any], scores: Scores, 
 
 
 class _OnTheWay(NamedTuple):
-    """A batch of K points on the way from nothing to an input: what was put in there, and what came out."""
+    """A batch of K points on the way from a baseline to an input: what was put in there, and what came out."""
 
     whole: list[tuple[Tensor, Tensor]]  # an input [1, ...], and the whole way to it, or to its embedded tokens
     sources: list[Tensor]  # [K, ...], each after a share of this way
@@ -97,15 +105,15 @@ class _OnTheWay(NamedTuple):
         return found
 
 
-def _on_the_way(model: Any, inputs: Mapping[str, Any], scores: Scores, places: Tensor, from_mean: bool = True) -> _OnTheWay:
-    """Run a model at K points [K] of the way, 0 being nothing and 1 the input; embeddings begin at their mean, or at 0."""
+def _on_the_way(model: Any, inputs: Mapping[str, Any], scores: Scores, places: Tensor, baseline: str | int) -> _OnTheWay:
+    """Run a model at K points [K] of the way, 0 being the baseline and 1 the input."""
     count = len(places)
     rows = {name: value.expand(count, *value.shape[1:]) if isinstance(value, Tensor) else value for name, value in inputs.items()}
     given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
     with torch.inference_mode(False), torch.enable_grad():
         leaves = {name: _share(rows[name], places).requires_grad_() for name, value in given.items() if value.is_floating_point()}
-        with _embeddings_seen(model, seen, places, from_mean):
+        with _embeddings_seen(model, seen, places, baseline):
             output = model(**{**rows, **leaves})
         each = [scores(SimpleNamespace(logits=output.logits[row : row + 1])).reshape(-1) for row in range(count)]
     whole = [(given[name], given[name]) for name in leaves]
@@ -126,17 +134,18 @@ def _share(x: Tensor, places: Tensor) -> Tensor:
 
 
 @contextmanager
-def _embeddings_seen(model: Any, seen: list[tuple[Tensor, Tensor, Tensor]], places: Tensor, from_mean: bool) -> Iterator[None]:
+def _embeddings_seen(
+    model: Any, seen: list[tuple[Tensor, Tensor, Tensor]], places: Tensor, baseline: str | int
+) -> Iterator[None]:
     """While active, embedded tokens [K, ...] are replaced by points on the way to them: noted are tokens, the way, and points."""
     table = model.get_input_embeddings()
 
     def after(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         way, begin = output.detach(), torch.zeros((), dtype=output.dtype, device=output.device)
-        if from_mean:
-            rows = table.weight[args[0]].detach()
-            begin = table.weight.detach().mean(0) * (
-                (way * rows).sum() / (rows * rows).sum()
-            )  # some models scale what they embed
+        if baseline != ZERO:
+            rows, weight = table.weight[args[0]].detach(), table.weight.detach()
+            begin = weight.mean(0) if baseline == MEAN else weight[baseline]
+            begin = begin * ((way * rows).sum() / (rows * rows).sum())  # some models scale what they embed
         way = way - begin
         leaf = (begin + _share(way, places)).requires_grad_()
         seen.append((args[0], way, leaf))

@@ -17,10 +17,14 @@ from lutetia.relevance.rules.common import integer
 
 def through_softmax(x: Tensor, s: Tensor, R: Tensor, dim: int) -> Tensor:
     """x · (R - s · ΣR), all of one shape; 0 where masked: where s is 0, or x is near the minimum of its dtype."""
-    inner = torch.addcmul(R, s, R.sum(dim, keepdim=True), value=-1)
     # Where all of a row is masked, s is not 0. The product would overflow, and the score is lost to rounding anyway.
     masked = (s == 0).logical_or_(x < max(torch.finfo(x.dtype).min, torch.finfo(torch.float32).min) / 2)
-    return (x * inner).masked_fill_(masked, 0)
+    return _inner(s, R, dim).mul_(x).masked_fill_(masked, 0)
+
+
+def _inner(s: Tensor, R: Tensor, dim: int) -> Tensor:
+    """R - s · ΣR, both of one shape."""
+    return torch.addcmul(R, s, R.sum(dim, keepdim=True), value=-1)
 
 
 class Softmax(Op):
@@ -101,39 +105,41 @@ class Attention(Op):
         eps = node.choice.eps
         # The kernels of half dtypes add in float32: shares of sums that were rounded on the way would be off by a tenth.
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
-        q, k, v, R = (tensor.to(wide) for tensor in (q, k, v, R))
-        repeats = q.shape[-3] // k.shape[-3] if q.dim() == 4 else 1
-        if repeats > 1:  # grouped queries: several heads share a key
-            k, v = k.repeat_interleave(repeats, -3), v.repeat_interleave(repeats, -3)
-        scale = fn._saved_scale
-        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-        scores = q @ k.mT
+        if wide is not dtype:
+            q, k, v, R = (tensor.to(wide) for tensor in (q, k, v, R))
+        shape, sizes, rows = q.shape, k.shape, k.shape[:-2].numel()
+        # As batches of matrices; several heads that share a key see it one after the other, as more queries.
+        q, k, v = q.reshape(rows, -1, shape[-1]), k.flatten(0, -3), v.flatten(0, -3)
+        scale = 1 / math.sqrt(shape[-1]) if fn._saved_scale is None else fn._saved_scale
+        scores = torch.bmm(q, k.mT)
+        scaled = scores * scale
         mask = None if self._mask is None else getattr(fn, self._mask)
-        x = self._masked(scores * scale, mask, fn._saved_is_causal)
+        x = self._masked(scaled.reshape(*shape[:-1], -1), mask, fn._saved_is_causal)
         s = torch.softmax(x, -1)
         s = torch.nan_to_num(s, nan=0.0) if mask is not None else s  # a row that is masked throughout
-        out = fn._saved_output if wide == dtype and eps else s @ v
-        half = divide(R, out, eps).mul_(0.5)
-        R_s = (half @ v.mT).mul_(s)
-        R_v = (s.mT @ half).mul_(v)
-        R_x = through_softmax(x, s, R_s, -1)
+        attention = s.reshape(scores.shape)
+        out = fn._saved_output.reshape(rows, -1, v.shape[-1]) if wide is dtype and eps else torch.bmm(attention, v)
+        half = divide(R.reshape(out.shape), out, eps, 2)
+        R_s = torch.bmm(half, v.mT).mul_(attention)
+        R_v = torch.bmm(attention.mT, half).mul_(v)
+        # Without a mask nothing overflows: where s is 0, so is its relevance.
+        R_x = _inner(attention, R_s, -1).mul_(scaled) if mask is None else through_softmax(x, s, R_s.reshape(s.shape), -1)
         R_mask = None
         if mask is not None and mask.dtype != torch.bool and node.rules.bias == "absorb":
             share = divide(R_x, torch.where(s == 0, torch.ones_like(x), x), eps)
             if 3 in node.walked:
                 R_mask = (share * mask).sum_to_size(mask.shape)
-            R_x = torch.where(s == 0, s, torch.where(mask == 0, R_x, share * scores * scale))
-        half = divide(R_x, scores, eps).mul_(0.5)
-        R_q, R_k = (half @ k).mul_(q), (half.mT @ q).mul_(k)
-        if repeats > 1:
-            R_k, R_v = (r.unflatten(-3, (-1, repeats)).sum(-3) for r in (R_k, R_v))
-        R_q, R_k, R_v = R_q.to(dtype), R_k.to(dtype), R_v.to(dtype)
+            R_x = torch.where(s == 0, s, torch.where(mask == 0, R_x, share * scaled.reshape(s.shape)))
+        half = divide(R_x.reshape(scores.shape), scores, eps, 2)
+        R_q, R_k = torch.bmm(half, k).mul_(q).reshape(shape), torch.bmm(half.mT, q).mul_(k).reshape(sizes)
+        R_v = R_v.reshape(*sizes[:-1], -1)
+        if wide is not dtype:
+            R_q, R_k, R_v = R_q.to(dtype), R_k.to(dtype), R_v.to(dtype)
         return [R_q, R_k, R_v, R_mask, *[None] * (len(node.edges) - 4)][: len(node.edges)]
 
     def _masked(self, x: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         if causal:
-            seen = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril()
-            x = x.masked_fill(~seen, -math.inf)
+            x = x.masked_fill(torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu_(1), -math.inf)
         if mask is None:
             return x
         return x.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else x + mask

@@ -17,7 +17,7 @@ from lutetia.relevance.rules.common import backward, fit
 class Activation(Op):
     """An elementwise function that kept its input (`self`), its output (`result`), or nothing."""
 
-    conserves = True
+    blind = conserves = True
 
     def __init__(self, forward: Callable[[Node, Tensor], Tensor], keeps: str = "self") -> None:
         self._forward, self._keeps = forward, keeps
@@ -59,6 +59,8 @@ class Prelu(Activation):
 
 class Clamp(Activation):
     """`clamp(x, low, high)` with bounds that are tensors: relevance passes to x, or to a bound that has a node and applied."""
+
+    blind = conserves = False
 
     def kept(self, node: Node) -> Args:
         return node.fn._saved_self, node.fn._saved_min, node.fn._saved_max

@@ -39,7 +39,7 @@ class CopySlices(Op):
 
     def _write(self, node: Node) -> Any:
         """The operation, if `watch` recorded it and its operands are those of the node; else None."""
-        write = node.fn.metadata.get(WRITE)
+        write = node.notes.get(WRITE)
         fits = write is not None and write.operands == sum(edge is not None for edge in node.edges[1:])
         return write if fits else None
 

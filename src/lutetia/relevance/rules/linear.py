@@ -13,8 +13,11 @@ from torch import Tensor
 
 from lutetia.relevance.graph import OUTPUT, RESHAPES, Node, Relevance, wide
 from lutetia.relevance.registry import Args, Given, Op, divide, over, reduce_to, register, scalar
+from lutetia.relevance.report import numbers_of
+from lutetia.relevance.rules.choices import Epsilon
 from lutetia.relevance.rules.common import without_masked
 
+LARGE = 1 << 20  # elements of a matrix whose outputs without relevance are worth a search
 _convolution = torch.ops.aten.convolution.default
 _convolution_backward = torch.ops.aten.convolution_backward.default
 
@@ -90,6 +93,10 @@ class Bilinear(Op):
     def has_bias(self, node: Node) -> bool:
         return self.bias is not None
 
+    def narrowed(self, R: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """R and z [as the output] and the right factor, without outputs that have no relevance, if that is worth it."""
+        return R, z, w
+
     # ---- what they share ------------------------------------------------------------------------------------------------
 
     def _active(self, node: Node, position: int | None) -> bool:
@@ -131,7 +138,8 @@ class Bilinear(Op):
         """What each input gets of R [as the output]; `z`: the output, where it is known."""
         a, b = factors
         given: list[Any] = [None] * len(node.edges)
-        if self.family(node) == "product":
+        left, right = self._active(node, self.left), self._active(node, self.right)
+        if left and right:
             if z is None:
                 z = self.product(node, a, b)
                 if bias is not None:
@@ -145,11 +153,17 @@ class Bilinear(Op):
                 added = self.spread(node, bias, z)
                 given[self.bias] = self._to_bias(node, without_masked(added * s, added.expand_as(s)), bias)
             return given
-        swapped = self._active(node, self.right) and not self._active(node, self.left)
+        swapped = right and not left
         x, w = (b, a) if swapped else (a, b)
+        x_at, w_at = (self.right, self.left) if swapped else (self.left, self.right)
+        if z is not None and node.choice.eps and node.walked == (x_at,) and isinstance(node.choice, Epsilon):  # the usual case
+            if not swapped:
+                R, z, w = self.narrowed(R, z, w)
+            s = divide(R, z, node.choice.eps)
+            given[x_at] = (self.to_right if swapped else self.to_left)(node, s, w, x).mul_(x)
+            return given
         form = Form(self, node, x, w, bias, swapped, z)
         terms = node.choice.terms(form, R)
-        x_at, w_at = (self.right, self.left) if swapped else (self.left, self.right)
         for term in terms:
             if x_at in node.walked:
                 part = form.to_x(term.s, term.w).mul_(term.x)
@@ -212,12 +226,23 @@ class Mm(Bilinear):
     """a @ b, for matrices and batches of them."""
 
     def result(self, node: Node) -> Relevance | None:
-        kept = node.fn.metadata.get(OUTPUT)
+        kept = node.notes.get(OUTPUT)
         z = None if kept is None else kept.value()
-        return None if z is None else z.reshape(node.shape())
+        if z is None or z.dim() == 2:
+            return z
+        return z.flatten(0, -2) if z.dim() > 2 and node.name == "MmBackward0" else z.reshape(node.shape())
 
     def product(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
         return a @ b
+
+    def narrowed(self, R: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Where one word of a vocabulary is explained, one column of w [K, C] of its 49,152 has relevance."""
+        if w.dim() != 2 or w.numel() < LARGE or not w.is_cpu:  # elsewhere the answer would have to be waited for
+            return R, z, w
+        columns = numbers_of(R).reshape(-1, R.shape[-1]).any(0).nonzero()[:, 0]
+        if len(columns) > R.shape[-1] // 4:
+            return R, z, w
+        return R[:, columns], z[:, columns], w[:, columns]
 
     def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
         return s @ b.mT

@@ -42,7 +42,8 @@ class Mul(Op):
 
     def needs(self, node: Node) -> Sequence[int]:
         """The values of complex factors: real and imaginary parts mix, so their shares depend on the values."""
-        if not node.metas[0].dtype.is_complex:
+        known = all([arg is not None and not arg.is_complex() for arg in node.operands()])
+        if known or not node.metas[0].dtype.is_complex:
             return ()
         return [at for at, edge in enumerate(node.edges) if edge is not None]
 
@@ -107,7 +108,7 @@ def _source(node: Node) -> tuple[Node, bool]:
 class Scale(Op):
     """x · c and x / c for a number c."""
 
-    conserves = True
+    blind = conserves = True
 
     def __init__(self, divides: bool) -> None:
         self._divides = divides

@@ -18,7 +18,7 @@ class StraightThrough(Op):
         return "activation"
 
     def result(self, node: Node) -> Relevance | None:
-        return node.fn.metadata.get(VALUE)
+        return node.notes.get(VALUE)
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         return (R, *[None] * (len(node.edges) - 1))

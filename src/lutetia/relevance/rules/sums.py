@@ -24,7 +24,7 @@ class Add(Op):
         return "sum"
 
     def kept(self, node: Node) -> Args:
-        operands = node.fn.metadata.get(OPERANDS)
+        operands = node.notes.get(OPERANDS)
         if operands is None:
             return [None] * len(node.edges)
         return [None if operand is None else operand.value() for operand in operands[: len(node.edges)]]

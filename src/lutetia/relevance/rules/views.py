@@ -22,7 +22,7 @@ from lutetia.relevance.rules.common import backward, dims, integer, transposed
 class Move(Op):
     """One input whose elements are moved, copied or left out."""
 
-    conserves = True
+    blind = conserves = True
 
     def __init__(self, forward: Callable[[Node, Tensor], Any], saved: bool = False) -> None:
         self._forward, self._saved = forward, saved
@@ -57,7 +57,7 @@ class Reshape(Move):
         super().__init__(lambda node, x: x.reshape(node.shape()))
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
-        return (R.reshape(node.input_shape(0)),)
+        return (node.fn(R),)
 
 
 class Cast(Move):

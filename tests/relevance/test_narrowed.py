@@ -1,0 +1,68 @@
+"""Large matrices: outputs without relevance are left out of the product, which changes nothing but the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lutetia import relevance
+from lutetia.relevance.rules import linear
+
+
+class Model(nn.Module):
+    """Rows of words, each a score for every word of a vocabulary."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.first, self.words = nn.Linear(6, 5), nn.Linear(5, 40, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.words(torch.tanh(self.first(x)))
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many outputs each product to the left was computed from."""
+    seen: list[int] = []
+    original = linear.Mm.to_left
+
+    def to_left(self: linear.Mm, node: Any, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        seen.append(s.shape[-1])
+        return original(self, node, s, b, like)
+
+    monkeypatch.setattr(linear.Mm, "to_left", to_left)
+    return seen
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("target", [7, relevance.Contrast(3, 9), lambda y: y[..., :30].sum(-1), lambda y: 0.0 * y[:, 0, 3]])
+def test_one_word_of_a_vocabulary(monkeypatch: pytest.MonkeyPatch, widths: list[int], bias: bool, target: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Model(bias).double(), torch.randn(2, 3, 6, dtype=torch.float64)
+    chosen = (lambda y: y[:, -1, 7]) if target == 7 else target
+    whole = relevance.attribute(model, x, chosen)
+    assert 40 in widths
+    monkeypatch.setattr(linear, "LARGE", 1)
+    widths.clear()
+    narrow = relevance.attribute(model, x, chosen)
+    torch.testing.assert_close(narrow[x], whole[x], rtol=1e-12, atol=1e-14)
+    assert narrow.report.absorbed == pytest.approx(whole.report.absorbed, rel=1e-12)
+    if target == 7:
+        assert min(widths) == 1
+        assert 40 not in widths
+    elif isinstance(target, relevance.Contrast):
+        assert 40 not in widths
+
+
+def test_several_words_in_one_walk(monkeypatch: pytest.MonkeyPatch, widths: list[int]) -> None:
+    torch.manual_seed(1)
+    model, x = Model(bias=False).double(), torch.randn(1, 4, 6, dtype=torch.float64)
+    alone = [relevance.attribute(model, x, lambda y, word=word: y[0, -1, word])[x] for word in (3, 5, 8)]  # type: ignore[misc]
+    monkeypatch.setattr(linear, "LARGE", 1)
+    widths.clear()
+    each = relevance.attribute_each(model, x, lambda y: y[0, -1, [3, 5, 8]])
+    torch.testing.assert_close([result[x] for result in each], alone, rtol=1e-12, atol=1e-14)
+    assert widths[0] == 3
