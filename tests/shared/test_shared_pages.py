@@ -44,12 +44,13 @@ def build_page() -> str:
 
     size = {"channels": 4, "bits": 8, "tables": 0, "lookups": 0, "widest": 0, "table_bits": 0, "luts": 0, "flip_flops": 0}
     node = {"number": 0, "kind": "input", "name": HOSTILE, "sources": [], **size}
+    port = {"name": HOSTILE, "bits": [7, 0], "low": 0, "high": 255, "signed": False, "categories": [HOSTILE]}
     return page(
         {
             "lutetia": "1", "checkpoint": HOSTILE, "model": HOSTILE, "weights": 1, "input_bits": 1, "weight_bits": 2,
             "graph": [node], "tables": [{"table": 0, "address_bits": 4, "rows": 16, "outputs": [3]}], "lookups": 1, "latency": 2,
             "estimate": {"luts": 5, "flip_flops": 6}, "simulated": None, "proof": None, "synthesis": None,
-            "steps": [{"step": "simulation", "seconds": 0.0, "left_out": HOSTILE}],
+            "steps": [{"step": "simulation", "seconds": 0.0, "left_out": HOSTILE}], "ports": [port], "classes": [HOSTILE],
         }
     )  # fmt: skip
 
