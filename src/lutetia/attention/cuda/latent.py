@@ -20,9 +20,9 @@ KEY, VALUE = 576, 512  # numbers of a key, and of a value
 ROWS, KEYS = 64, 64  # query rows of a block, keys of a tile
 FEW_ROWS = 16  # query rows that the Triton kernel is as fast for
 MANY_KEYS = 2**19  # of a whole batch: with fewer, the Triton kernel is faster for less than a block of query rows
+FEW_KEYS = 2**10  # the same for more query rows
 THREADS = 384
 SHARED_BYTES = (3 * 8 + 2 + 2) * 8192 + 3072  # tiles, weights, queries, and what else `Shared` of latent.cu has
-TUNING = {"ORDERED": 1, "AHEAD": 0, "HALVES": 0, "FENCED": 1}  # see latent.cu
 LOG2_E = 1.4426950408889634
 EXTRAS = ("window", "sink", "k_scale", "softcap", "prefix", "alibi", "rotary", "tree")  # what a call must not have
 WIDEST = 2**31  # stride
@@ -35,8 +35,8 @@ def fits(call: DecodeCall, cores: int = 1) -> bool:
 
 def is_large(call: DecodeCall) -> bool:
     """Whether the kernel is faster than Triton's, as measured on an H200."""
-    rows = call.group * call.s_active
-    return rows >= ROWS or (rows > FEW_ROWS and call.batch * call.capacity >= MANY_KEYS)
+    rows, keys = call.group * call.s_active, call.batch * call.capacity
+    return keys > FEW_KEYS if rows >= ROWS else rows > FEW_ROWS and keys >= MANY_KEYS
 
 
 def is_latent(call: DecodeCall, cores: int = 1) -> bool:
@@ -105,7 +105,6 @@ def plan_of(call: DecodeCall, batch_invariant: bool = False) -> LatentPlan:
     split = call.capacity > INVARIANT_KEYS if batch_invariant else groups > 1
     fixed = INVARIANT_KEYS // KEYS if batch_invariant else 0
     constants = {"BF16": int(q.dtype == torch.bfloat16), "PAGED": int(call.page_table is not None), "FIXED": fixed}
-    constants |= TUNING
     launch = (THREADS, SHARED_BYTES)
     kernel = nvrtc.kernel(SOURCES / "latent.cu", "attend_latent", tuple(constants.items()), launch, q.get_device(), "a")
     q_b, q_h, q_a, _ = q.stride()

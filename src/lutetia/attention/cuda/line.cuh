@@ -31,7 +31,7 @@ struct alignas(16) Task { int row, begin, end, flags; };  // of the batch; keys 
 struct alignas(16) Walk { int place, stop, row, begin, tiles, low, high, left; };
 
 struct Shared {
-    u64 full[STAGES], lasts[2], weighed[2], scored[2], half[STAGES];
+    u64 full[STAGES], lasts[2], weighed[2], scored[2];
     Task tasks[LOOK];
     int2 places[LOOK];           // in the line: of the tile, and of its row
     float most[STAGES + 2][ROWS], total[STAGES + 1][ROWS];  // m and l with each tile: the adders need that before it, too
