@@ -93,7 +93,14 @@ def test_calls_that_are_left_to_triton(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "sizes", "large"),
-    [(16, LARGE, False), (17, LARGE, True), (63, SMALL, False), (64, SMALL, True), (128, (1, 1025), True), (128, (1, 1024), False)],
+    [
+        (16, LARGE, False),
+        (17, LARGE, True),
+        (63, SMALL, False),
+        (64, SMALL, True),
+        (128, (1, 1025), True),
+        (128, (1, 1024), False),
+    ],
 )
 def test_small_calls_are_left_to_triton(rows: int, sizes: tuple[int, int], large: bool) -> None:
     q, cache = torch.zeros(1, rows, 1, 576, dtype=torch.bfloat16), torch.zeros(1, 1, 1, 576, dtype=torch.bfloat16)

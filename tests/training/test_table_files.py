@@ -235,7 +235,8 @@ def test_a_class_that_is_rare_is_among_the_rows_to_fit(csv_file: Path) -> None:
         ("a\n1\n2\n", "a", "columns"),
         ("a,a,b\n1,2,x\n3,4,y\n", "b", "two columns"),
         ("a|b\n1|x\n2|y\n", "b", "commas, semicolons or tabs between the cells"),
-        ("a,b\n" + "".join(f"{n},name {n}\n" for n in range(21)), "b", "a different class in each of 21 rows"),
+        ("a,b\n" + "".join(f"{n},name {n}\n" for n in range(21)), "b", "21 classes in 21 rows, such as 'name 0'"),
+        ("a,b\n" + "".join(f"{n},name {n % 16}\n" for n in range(30)), "b", "16 classes in 30 rows"),
         ("a,b\n1,0.5\n3,-1e39\n", "b", "line 3: -1e39 is too large for a 32-bit float"),
     ],
 )

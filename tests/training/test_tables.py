@@ -55,6 +55,11 @@ def test_decimal_commas_where_commas_cut_no_cells(tmp_path: Path) -> None:
         assert read_csv(path).x.tolist() == [[1.5, -2], [0.25, 30]]
 
 
+def test_decimal_commas_before_units(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("len;heat;note\n1,5 mm;-2,25°C;1,5 and more\n,5 mm;3,0°C;3,4-ol\n")
+    assert read_cells(tmp_path / "a.csv").rows == [["1.5 mm", "-2.25°C", "1,5 and more"], [".5 mm", "3.0°C", "3,4-ol"]]
+
+
 def test_a_file_that_is_not_utf8_says_where(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("a,b\n1,x\n2,Höhe\n".encode("latin-1"))

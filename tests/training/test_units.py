@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,12 @@ def test_numbers_with_units_from_end_to_end(tmp_path: Path, capsys: pytest.Captu
             assert main([command, str(run), str(file), "--json"]) == 0
             told.append(json.loads(capsys.readouterr().out.replace(str(file), "FILE")))
         assert told[0] == told[1]
+    assert main(["predict", str(run), "5 mm,20"]) == 0
+    assert re.search(r"load [\d.]+ N(, [\d.]+ to [\d.]+ N in 9 of 10 cases)?$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["explain", str(run), "5 mm,20"]) == 0
+    told = capsys.readouterr().out
+    assert "len = 5 mm " in told
+    assert re.search(r"load [\d.]+ N, shared out", told)
     assert main(["predict", str(run), "5 cm,20"]) == 1
     assert "column 'len', in mm, line 1: '5 cm', expected a number" in capsys.readouterr().err
 

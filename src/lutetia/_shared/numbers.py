@@ -27,3 +27,8 @@ def short_number(value: float, digits: int = 4, sign: bool = False) -> str:
     if 10**digits <= abs(value) < 1e15:
         return f"{float(f'{value:.{digits}g}'):{plus},.0f}"
     return f"{value:{plus}.{digits}g}"
+
+
+def with_unit(value: float, unit: str | None) -> str:
+    """A number of six digits, and its unit where that is known."""
+    return short_number(value, 6) if unit is None else f"{short_number(value, 6)} {unit}"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.text import Text
 
-from lutetia._shared.numbers import short_number, whole_number
+from lutetia._shared.numbers import short_number, whole_number, with_unit
 from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import NamedInputs, exists, load_for_inputs, read_sample, read_tokens, unknown_warnings
@@ -181,7 +181,8 @@ def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: Expla
         screen.print(bars(screen, _inputs(model, x.flatten()), found.relevance.flatten().tolist()), end="", soft_wrap=True)
         _show_comparisons(told)
         what = f"; its logarithm {short_number(float(score[0]), 6)} is" if model.loss.is_log else ","
-        shared = f"{one_line(title)} {short_number(value, 6)}{what} shared out over the columns (rule {request.rule})"
+        shared = one_line(f"{title} {with_unit(value, model.metadata.get('target_unit'))}")
+        shared += f"{what} shared out over the columns (rule {request.rule})"
         screen.print(Text(shared), soft_wrap=True)
     return told
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lutetia._shared.numbers import short_number
+from lutetia._shared.numbers import short_number, with_unit
 from lutetia.cli.backend import MOST_AT_ONCE, TableWork, forward_work, kernels_for
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.inputs import NamedInputs, load_for_inputs, read_tokens, read_usable, unknown_warnings
@@ -118,7 +118,7 @@ def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
 def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, Any]:
     """The predictions of a regression: one number per row."""
     (files, skipped), out = read_usable(model, request.given), request.out
-    title = model.metadata.get("target") or "value"
+    title, unit = model.metadata.get("target") or "value", model.metadata.get("target_unit")
     listed: list[dict[str, Any]] = []
     with torch.no_grad():
         for file in files:
@@ -138,11 +138,11 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
         if out != STDOUT:
             screen = console()
             for each in listed[:SHOWN]:
-                told = f"{one_line(title)} {short_number(each['value'], 6)}"
+                told = one_line(f"{title} {with_unit(each['value'], unit)}")
                 if model.loss.quantile is not None:
                     told += f", the {100 * model.loss.quantile:g}% quantile"
                 if "low" in each:
-                    told += f", {short_number(each['low'], 6)} to {short_number(each['high'], 6)} in 9 of 10 cases"
+                    told += f", {short_number(each['low'], 6)} to {one_line(with_unit(each['high'], unit))} in 9 of 10 cases"
                 screen.print(f"{one_line(each['input'])}  {told}", soft_wrap=True)
             if len(listed) > SHOWN:
                 screen.print(_more(len(listed), out), soft_wrap=True, markup=False)
@@ -151,6 +151,7 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
     return {
         "kind": model.kind,
         "target": title,
+        "unit": unit,
         **fitted,
         "predictions": listed,
         "warnings": warnings,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lutetia import relevance
 from lutetia._shared.dtypes import FLOATS
-from lutetia._shared.numbers import short_number
+from lutetia._shared.numbers import with_unit
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, as_floats, date_text, has_times
 from lutetia.nn import LUT
@@ -105,10 +105,10 @@ def decide(
 
 
 def input_texts(model: Classifier, x: Tensor) -> list[str]:
-    """Each input of a sample [n] with its value, written as in the data."""
+    """Each input of a sample [n] with its value and unit, written as in the data."""
     names = feature_names(model) or [f"x{number}" for number in range(len(x))]
     metadata = getattr(model, "metadata", None) or {}
-    categories, dates = metadata.get("categories", {}), metadata.get("dates", {})
+    categories, dates, units = (metadata.get(key, {}) for key in ("categories", "dates", "units"))
 
     def value(number: int, each: float) -> str:
         known = categories.get(str(number), ())
@@ -116,7 +116,7 @@ def input_texts(model: Classifier, x: Tensor) -> list[str]:
             return "missing"
         if str(number) in dates:
             return date_text(each, has_times(metadata, number))
-        return str(known[int(each)]) if 0 <= each < len(known) else short_number(each, 6)
+        return str(known[int(each)]) if 0 <= each < len(known) else with_unit(each, units.get(str(number)))
 
     return [f"{name} = {value(number, each)}" for number, (name, each) in enumerate(zip(names, x.tolist(), strict=True))]
 

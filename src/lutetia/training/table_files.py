@@ -307,8 +307,9 @@ def make_target(
     classes = sorted(set(texts), key=class_order)
     if len(classes) < 2:
         raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
-    if guessed and len(classes) == len(texts) > MOST_CLASSES:
-        raise DataError(f"{where} holds a different class in each of {len(texts)} rows, expected classes that rows share")
+    if guessed and MOST_CLASSES < len(texts) < 2 * len(classes):
+        many = f"{len(classes):,} classes in {len(texts):,} rows, such as {classes[0]!r}"
+        raise DataError(f"{where} holds {many}, expected numbers, or classes that rows share (or --task classification)")
     for name in classes:
         _check_name(f"{where} has a class", name)
     order = {name: number for number, name in enumerate(classes)}

@@ -19,7 +19,8 @@ from lutetia.errors import DataError
 from lutetia.training.formats import Array, read_whole
 
 DELIMITERS = (",", ";", "\t")
-DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
+# A number, and a unit where one follows it; rows.c knows both by the same rule.
+DECIMAL_COMMA = re.compile(r"([-+]?[0-9]*),([0-9]+(?:[eE][-+]?[0-9]+)?(?: ?[^\s0-9.,;:+\-*/_][^\s,;:]{0,11})?)")
 PARTS = re.compile(r"([^0-9]*)([0-9]*)")  # of a name: what stands before each number
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -96,7 +97,7 @@ def _with_points(rows: list[list[str]]) -> list[list[str]]:
     """The cells with a point before the decimals, where the file has commas there and nowhere a point."""
     if any("." in cell and is_number(cell) for row in rows for cell in row):
         return rows
-    return [[cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell) else cell for cell in row] for row in rows]
+    return [[f"{match[1]}.{match[2]}" if (match := DECIMAL_COMMA.fullmatch(cell)) else cell for cell in row] for row in rows]
 
 
 def _delimiter(line: str) -> str:

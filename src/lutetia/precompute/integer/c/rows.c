@@ -5,15 +5,44 @@
 
 static long n_unknown;
 
-/* Writes a point into 12,5, where nothing else stands in the cell. */
+#define LONGEST_UNIT 12 /* characters */
+
+/* Whether a text is empty, or a unit that may stand behind a number. */
+static int is_unit(const char *at)
+{
+    int n = 0;
+    if (!*at)
+        return 1;
+    at += *at == ' ';
+    if (!*at || is_space(*at) || strchr("0123456789.,;:+-*/_", *at))
+        return 0;
+    for (; *at; at++) {
+        if (is_space(*at) || strchr(",;:", *at))
+            return 0;
+        n += (*at & 0xc0) != 0x80;
+    }
+    return n <= LONGEST_UNIT;
+}
+
+/* Writes a point into 12,5 and 12,5 mm. */
 static void write_point(char *cell)
 {
-    char *comma = strchr(cell, ',');
-    if (!comma || !is_digit(comma[1]))
+    const char *at = cell + (*cell == '-' || *cell == '+');
+    char *comma;
+    skip_digits(&at);
+    comma = cell + (at - cell);
+    if (*comma != ',' || !is_digit(*++at))
         return;
-    *comma = '.';
-    if (!is_plain(cell))
-        *comma = ',';
+    skip_digits(&at);
+    if (*at == 'e' || *at == 'E') {
+        const char *exponent = at + 1 + (at[1] == '-' || at[1] == '+');
+        if (is_digit(*exponent)) {
+            skip_digits(&exponent);
+            at = exponent;
+        }
+    }
+    if (is_unit(at))
+        *comma = '.';
 }
 
 /* Reads the next row that holds anything, and returns the number of its cells; 0 at the end of the file. */
