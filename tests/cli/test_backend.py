@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,13 @@ import pytest
 import torch
 
 from lutetia import models
-from lutetia.cli import backend, main
+from lutetia.cli import backend
 from lutetia.lut.kernels import choice
 from lutetia.models.softmax_attention import SoftmaxAttention
+from said import told
 
 Capture = pytest.CaptureFixture[str]
 SMALL = {"context": 16, "width": 8, "n_layers": 1, "n_detectors": 2, "ff_detectors": 4, "ff_anchors": 3}
-
-
-def told(capsys: Capture, *words: object) -> dict[str, Any]:
-    assert main([*map(str, words), "--json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
 
 
 @pytest.mark.parametrize(

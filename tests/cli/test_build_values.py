@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -13,19 +11,10 @@ import pytest
 
 from lutetia.cli import main
 from lutetia.cli.build_page import _interface
+from said import error, told
 
 Capture = pytest.CaptureFixture[str]
 BUILD = ("--no-prove", "--time-limit", "60")
-
-
-def told(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    assert main([*map(str, arguments), "--json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
-
-
-def error(capsys: Capture, *arguments: object) -> str:
-    assert main([*map(str, arguments)]) != 0
-    return capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits, load_wine
 
-from lutetia.cli import main
+from said import told
 
 Capture = pytest.CaptureFixture[str]
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -42,11 +41,6 @@ def folder_of_pngs(place: Path) -> tuple[Path, Path, list[str], list[str]]:
 
 FLOWS = (wine_csv, digits_npz, folder_of_pngs)
 FEW = [f"--set=fit.{each}" for each in ("n_tables=6", "n_anchors=3", "candidates=8")]
-
-
-def told(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    assert main([*map(str, arguments), "--json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
 
 
 def follow(make: Any, place: Path, capsys: Capture, settings: list[str], least: float) -> dict[str, Any]:

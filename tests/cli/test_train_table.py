@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -22,18 +21,9 @@ from lutetia.report.comparisons import Comparison
 from lutetia.sklearn import LUTClassifier, LUTRegressor
 from lutetia.training import table_files
 from lutetia.training.table_refit import Trial
+from said import error, told
 
 Capture = pytest.CaptureFixture[str]
-
-
-def told(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    assert main([*map(str, arguments), "--json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
-
-
-def error(capsys: Capture, *arguments: object) -> str:
-    assert main([*map(str, arguments)]) != 0
-    return capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +251,7 @@ def test_a_row_is_typed_as_it_stands_in_the_file(tmp_path: Path, capsys: Capture
     assert predictions[:40] == predictions[40:]
     assert main(["explain", run, ", egg"]) == 0  # the first value is missing
     assert "size = missing" in capsys.readouterr().out
-    for row, error in (
+    for row, message in (
         (
             "1,0",
             "INPUT, column 'dish', line 1: '0', expected one of the categories egg, ham, smoked"
@@ -270,7 +260,7 @@ def test_a_row_is_typed_as_it_stands_in_the_file(tmp_path: Path, capsys: Capture
         ("1,egg,low", "INPUT has 3 values, expected 2: size, dish"),
     ):
         assert main(["predict", run, row]) == 1
-        assert capsys.readouterr().err == f"error: {error}\n"
+        assert capsys.readouterr().err == f"error: {message}\n"
 
 
 def test_a_csv_is_trained_explained_and_built_with_its_names(

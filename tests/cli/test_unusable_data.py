@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +12,11 @@ from PIL import Image
 from lutetia.cli import main
 from lutetia.errors import DataError
 from lutetia.training.images import ImageSettings, read_images
+from said import told
 
 Capture = pytest.CaptureFixture[str]
 SKIP = ["--set", "data.skip_unusable=true"]
 FEW = ["--set", "fit.n_tables=2"]
-
-
-def told(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    assert main([*map(str, arguments), "--json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
 
 
 def error(capsys: Capture, *arguments: object) -> str:

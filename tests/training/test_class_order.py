@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lutetia import models
-from lutetia.cli import main
 from lutetia.errors import DataError
 from lutetia.training import data, open_data, tables
 from lutetia.training.config import DataConfig
+from said import told
 
 Capture = pytest.CaptureFixture[str]
 NAMES = [f"type {number}" for number in range(12)]
@@ -54,11 +52,6 @@ def write_data(folder: Path, kind: str) -> None:
         lines = [",".join([*(f"{value:.3f}" for value in row), word]) for row, word in zip(x, words, strict=True)]
         (folder / "a.csv").write_text("\n".join(["a,b,c,d,e,kind", *lines]))
     (folder / "a.toml").write_text(CONFIG.replace("KIND", kind))
-
-
-def told(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    assert main([*map(str, arguments), "--json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz"])
