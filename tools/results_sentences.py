@@ -172,41 +172,42 @@ def relevance_sentence(result: Result) -> str:
     return f"Deep graphs take {range_of(deep, 'ratio', None, 2)} times, [most with tiny tensors](notes/relevance.md#deep-graphs)."
 
 
+def not_reached(result: Result) -> str:
+    """Which claims do not hold, as the last sentence of a text; empty where all do."""
+    return f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
+
+
 def intervals_sentence(result: Result) -> str:
     """What is wanted, and which claims do not hold."""
-    missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
     return (
         "Wanted: nine in ten new rows inside. The hardest fifth are the rows to which the model gives the widest intervals. "
-        f"The size of the tables for it was chosen on these sets.{missed}"
+        f"The size of the tables for it was chosen on these sets.{not_reached(result)}"
     )
 
 
 def tabular_sentence(result: Result) -> str:
     """What the numbers are, how many folds they come from, and which claims do not hold."""
     settings = result["settings"]
-    missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
     return (
         "Accuracy in %, RMSE in the unit of the target; the mean of regression is relative to the best boosting method per "
-        f"set. Folds fitted: {settings['folds fitted']} of {settings['folds']}.{missed}"
+        f"set. Folds fitted: {settings['folds fitted']} of {settings['folds']}.{not_reached(result)}"
     )
 
 
 def losses_sentence(result: Result) -> str:
     """What the numbers are, and which claims do not hold."""
-    missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
     return (
         "Each method is measured by the loss that it was fitted to, in the unit of the target; the mean is relative to the best "
-        f"boosting method per set. Lower is better.{missed}"
+        f"boosting method per set. Lower is better.{not_reached(result)}"
     )
 
 
 def images_sentence(result: Result) -> str:
     """What was fitted, and which claims do not hold."""
-    missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
     return (
         "Ours is what `lutetia train` fits: each image also shifted by a pixel, 1,000 tables. The others, and ours unshifted "
         "with 500 tables, see images as they are. MNIST: its 10,000 test images; digits and shapes: a quarter; photos: strips of "
-        f"them. Shift and number of tables were chosen on these sets.{missed}"
+        f"them. Shift and number of tables were chosen on these sets.{not_reached(result)}"
     )
 
 

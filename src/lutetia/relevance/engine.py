@@ -58,9 +58,8 @@ class Walk:
                     self._fulfil(self.fulfilled.popleft())
                 elif self.promise_traversal_stack:
                     node = self._pop(self.promise_traversal_stack)
-                    if (
-                        node.landed < len(node.parents) and node.pre_promise is None
-                    ):  # what landed since takes the normal path; once is enough
+                    # What landed since takes the normal path; once is enough.
+                    if node.landed < len(node.parents) and node.pre_promise is None:
                         self._enter("PTM", node)
                         self._search(node)
                 elif self.normal_stack:

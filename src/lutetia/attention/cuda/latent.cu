@@ -11,7 +11,7 @@
 //
 // BF16: else float16 · PAGED · FIXED: pieces of so many tiles, whatever the batch; or 0
 //
-// The adders wait for the next tile's scores, so that these are not held up by their products: measured, 7% faster.
+// The adders wait for the next tile's scores, so that these are not held up by their products: measured, 6% faster.
 
 #include "pieces.cuh"
 
