@@ -67,6 +67,6 @@ class HostKernel:
 
     def launch(self, grid: tuple[int, int, int], bits: list[int]) -> None:
         """The same for arguments as `nvrtc.bits_of` gives them."""
-        _values, pointers = nvrtc.packed(bits)  # the first must live until it has run
+        pointers = nvrtc.arguments.of(bits)
         stuck = self.run((ctypes.c_uint * 3)(*grid), self.threads, self.shared, pointers)
         assert not stuck, f"{self.name}: the threads of a block wait for each other"

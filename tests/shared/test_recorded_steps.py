@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Callable
@@ -125,6 +126,54 @@ def test_memory_is_given_back_as_soon_as_it_is_not_needed(monkeypatch: pytest.Mo
         assert torch.equal(function(x), in_parts(x))
     assert function.runs == 3
     assert allocator.most == 3
+
+
+class AddressKernel:
+    """A kernel of CUDA C++ that copies four floats between addresses, one by one."""
+
+    def __init__(self) -> None:
+        self.launches = 0
+
+    def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
+        bits = [each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
+        self.launch(grid, bits)
+        if replay.current.recorder is not None:
+            replay.current.recorder.add_kernel(self, grid, arguments, bits)
+
+    def launch(self, grid: tuple[int, int, int], bits: list[int]) -> None:
+        self.launches += 1
+        source, step, out, out_step = bits
+        for number in range(4):
+            ctypes.memmove(out + 4 * number * out_step, source + 4 * number * step, 4)
+
+
+def test_a_view_is_an_address_until_somebody_needs_the_tensor() -> None:
+    kernel, whole = AddressKernel(), torch.arange(24.0).view(4, 6)
+
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = x.new_zeros(2, 4).unbind()
+        kernel((1, 1, 1), x.t()[2:].t()[:, 1], 6, first, 1)  # column 3, by a view of a view of a view
+        kernel((1, 1, 1), whole[1:].detach()[:, 2:], 1, second, 1)  # of a constant
+        twice = second[:] * 2  # a tensor from here on
+        copy = x.new_zeros(10)
+        kernel((1, 1, 1), twice[:], 1, copy[3:], 2)
+        kernel((1, 1, 1), second[0], 0, copy.view(5, 2).t()[0, 1:], 2)
+        return first, second[1:], x[1:, 2:], copy, copy.view(5, 2).t()[1], x.detach()
+
+    function = Counted(run)
+    for number in range(6):
+        x = torch.randn(64)[8 * number :][:24].view(4, 6)  # aligned alike, wherever it begins
+        got = function(x)
+        assert function.runs == min(number + 1, 3)
+        assert torch.equal(got[0], x[:, 3])
+        assert torch.equal(got[3][2:], torch.tensor([8.0, 16, 8, 18, 8, 20, 8, 22]))
+        for mine, want in zip(got, run(x), strict=True):
+            assert mine.stride() == want.stride()
+            assert torch.equal(mine, want)
+    assert got[5] is x
+    (kind,) = function.call.kinds.values()
+    ops = {each for each in kind.steps.__globals__.values() if isinstance(each, torch._ops.OpOverload)}
+    assert ops == {torch.ops.aten.mul.Tensor}
 
 
 def test_calls_of_another_kind_are_recorded_apart() -> None:

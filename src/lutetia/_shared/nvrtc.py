@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import struct
+import threading
 import warnings
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ from lutetia.errors import LutetiaError
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 FLOAT = struct.Struct("<f")
+MOST_ARGUMENTS = 64  # of a kernel
+EIGHT_BYTES = [struct.Struct(f"<{n}Q") for n in range(MOST_ARGUMENTS + 1)]  # by number
 OPTIONS = ("--std=c++17", "--fmad=true", "-default-device")
 
 
@@ -154,27 +157,36 @@ class Kernel:
         if shared > 48 * 1024:
             _call("cuFuncSetAttribute", f"giving {name} {shared} bytes of shared memory", self.function, MAX_SHARED, shared)
 
-    def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
+    def __call__(self, grid: tuple[int, int, int], *given: Any) -> None:
         """Launch on the current stream: tensors (None is a null pointer), 32-bit integers and 32-bit floats."""
-        bits = [bits_of(each) for each in arguments]
+        bits = [bits_of(each) for each in given]
         self.launch(grid, bits)
         if current.recorder is not None:
-            current.recorder.add_kernel(self, grid, arguments, bits)
+            current.recorder.add_kernel(self, grid, given, bits)
 
     def launch(self, grid: tuple[int, int, int], bits: list[int]) -> None:
         """The same for arguments as `bits_of` gives them."""
-        _values, pointers = packed(bits)  # the first must live until the driver has read it
+        pointers = arguments.of(bits)
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
         sizes = (*grid, self.threads, 1, 1, self.shared)
         _call("cuLaunchKernel", self.what, self.function, *sizes, stream, pointers, None)
 
 
-def packed(bits: list[int]) -> tuple[Any, Any]:
-    """The arguments of a kernel in eight bytes each, and their addresses, as the driver takes them."""
-    n = len(bits)
-    values = (ctypes.c_uint64 * n)(*bits)
-    first = ctypes.addressof(values)
-    return values, (ctypes.c_void_p * n)(*range(first, first + 8 * n, 8))
+class Arguments(threading.local):
+    """Room for the arguments of a launch, one for each thread: the driver has read them when it returns."""
+
+    def __init__(self) -> None:
+        self.values = (ctypes.c_uint64 * MOST_ARGUMENTS)()
+        first = ctypes.addressof(self.values)
+        self.pointers = (ctypes.c_void_p * MOST_ARGUMENTS)(*range(first, first + 8 * MOST_ARGUMENTS, 8))
+
+    def of(self, bits: list[int]) -> Any:
+        """The addresses of these arguments, eight bytes each, as the driver takes them; until the next call."""
+        EIGHT_BYTES[len(bits)].pack_into(self.values, 0, *bits)
+        return self.pointers
+
+
+arguments = Arguments()
 
 
 def bits_of(value: Any) -> int:

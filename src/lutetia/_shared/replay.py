@@ -4,8 +4,9 @@ A function of tensors that allocates, launches kernels and calls torch takes the
 sizes. Deciding on the steps takes Python longer than many of the kernels run. So the second and the third call of a kind are
 recorded, step by step; if both did the same, a function made of just these steps serves all later ones.
 
-Steps are allocations, launches through `launches.planned` and `nvrtc.Kernel`, and ops of torch. A call with a step whose result
-depends on data, such as a number that is read back, is never replayed. Tensors that were neither given nor made by a step must be
+Steps are allocations, launches through `launches.planned` and `nvrtc.Kernel`, and ops of torch. A view is no step: a kernel
+takes an address in the tensor that it is a view of, and a tensor is made of it only for an op or for the caller. A call with a
+step whose result depends on data, such as a number that is read back, is never replayed. Tensors that were neither given nor made by a step must be
 the same in both recordings: layouts, which are computed once and kept, are; memory taken behind torch's back is not.
 """
 
@@ -16,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +30,6 @@ MOST = 1024  # kinds of calls of one function, before all are forgotten
 aten = torch.ops.aten
 EMPTY = (aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default, aten.empty_strided.default)
 ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
-SAME = (aten.alias.default, aten.detach.default, aten.slice.Tensor, aten.view.default)  # where they give back all, as it is
 UNSEEN = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # ops that look at data
 WORD = re.compile(r"\b\w+\b")
 on_cpu = False  # whether calls of CPU tensors are replayed: by tests, whose kernels run under Triton's interpreter
@@ -128,8 +128,21 @@ def _key(arguments: tuple[Any, ...], constants: Sequence[int]) -> tuple[Any, ...
     return tuple(found) if device < 0 or device == current_device() else None
 
 
-def _layout(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+class View(NamedTuple):
+    """Where a tensor lies in another."""
+
+    whole: str  # the name of the other
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    start: int  # in elements
+    item: int  # bytes of one
+
+
+def _is_view(func: Any, output: Any, given: Any) -> bool:
+    """Whether an op gave a part of the tensor that it was given, or all of it, and changed nothing."""
+    if not isinstance(output, Tensor) or not isinstance(given, Tensor) or func._schema.is_mutable:
+        return False
+    return output.dtype == given.dtype and output.untyped_storage()._cdata == given.untyped_storage()._cdata
 
 
 class Recorder(TorchDispatchMode):
@@ -141,8 +154,10 @@ class Recorder(TorchDispatchMode):
         self.names: dict[int, str] = {}
         self.seen: dict[int, Any] = {}  # weak references
         self.made: set[str] = set()  # the names of what steps made
+        self.views: dict[str, View] = {}  # by name
+        self.places: dict[str, tuple[Any, ...]] = {}  # of what has views: where it begins in memory, size and stride
         self.lines: list[str] = []
-        self.constants: dict[str, Any] = {"empty": allocator(arguments[0])}
+        self.constants: dict[str, Any] = {"empty": allocator(arguments[0]), "view": torch._C._dynamo.guards._reinterpret_tensor}
         self.addresses: dict[str, str] = {}
         self.complete = True
         for name, each in zip(self.given, arguments, strict=True):
@@ -190,10 +205,12 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """One op of torch."""
         output = func(*args, **(kwargs or {}))
+        outputs = output if isinstance(output, tuple | list) else (output,)
         if func.namespace != "aten" or any(tag in func.tags for tag in UNSEEN):
             self.complete = False
-        elif func in SAME and _layout(output) == _layout(args[0]):
-            self.call(output, self.text(args[0]))
+        elif args and outputs and all(_is_view(func, each, args[0]) for each in outputs):
+            for each in outputs:
+                self.add_view(each, args[0])
         elif func in EMPTY or func in ZEROS:
             size, stride, dtype = tuple(output.shape), tuple(output.stride()), self.constant(output.dtype)
             self.lines.append(f"{self.new(output)} = empty({size}, {stride}, {dtype})")
@@ -223,6 +240,19 @@ class Recorder(TorchDispatchMode):
         given = [self.address(each) if isinstance(each, Tensor) else str(bit) for each, bit in zip(arguments, bits, strict=True)]
         self.lines.append(f"{self.constant(kernel)}.launch({grid}, [{', '.join(given)}])")
 
+    def add_view(self, view: Tensor, given: Tensor) -> None:
+        """A tensor that lies in a given one; no step before it is needed."""
+        name = self.name(given)
+        whole = self.views[name].whole if name in self.views else name
+        if whole not in self.places:
+            self.places[whole] = given.storage_offset(), given.shape, given.stride()
+        start, size, stride = self.places[whole]
+        if (view.storage_offset(), view.shape, view.stride()) == (start, size, stride):
+            self.call(view, whole)
+            return
+        place = View(whole, tuple(view.shape), tuple(view.stride()), view.storage_offset() - start, view.element_size())
+        self.views[self.new(view)] = place
+
     # ---- values
 
     def new(self, tensor: Tensor) -> str:
@@ -243,10 +273,19 @@ class Recorder(TorchDispatchMode):
         self.constants[name] = value
         return name
 
+    def name(self, tensor: Tensor) -> str:
+        """The name of a tensor: that of a constant, if no step and no caller gave it."""
+        return self.names[id(tensor)] if id(tensor) in self.names else self.call(tensor, self.constant(tensor))
+
     def text(self, value: Any) -> str:
         """A value as it stands in a line."""
         if isinstance(value, Tensor):
-            return self.names[id(value)] if id(value) in self.names else self.call(value, self.constant(value))
+            name = self.name(value)
+            if name in self.views:  # needed as a tensor after all, from now on
+                whole, size, stride, start, _ = self.views.pop(name)
+                self.places[name] = value.storage_offset(), value.shape, value.stride()
+                self.lines.append(f"{name} = view({whole}, {size}, {stride}, {start})")
+            return name
         if isinstance(value, tuple | list):
             parts = ", ".join(map(self.text, value))
             if type(value) is list:
@@ -259,10 +298,13 @@ class Recorder(TorchDispatchMode):
         """The same, where a kernel takes addresses of tensors."""
         if isinstance(value, tuple):
             return f"({', '.join(map(self.address, value))}{',' if value else ''})"
-        name = self.text(value)
         if not isinstance(value, Tensor):
-            return name
+            return self.text(value)
+        name, start = self.name(value), 0
+        if name in self.views:
+            view = self.views[name]
+            name, start = view.whole, view.start * view.item
         if name not in self.addresses:
             self.addresses[name] = f"p{len(self.addresses)}"
             self.lines.append(f"{self.addresses[name]} = {name}.data_ptr()")
-        return self.addresses[name]
+        return f"{self.addresses[name]} + {start}" if start else self.addresses[name]
