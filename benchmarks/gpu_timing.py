@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from empty_graph import empty_step
+
 MODES = ("eager", "compiled", "graph")
 # Eager steps are slower in a process that has compiled something: benchmarks take the first two of all shapes, then the third.
 PASSES = (("eager", "graph"), ("compiled",))
@@ -75,7 +77,12 @@ def timed(call: Callable[[], Any], before: Callable[[], Any] | None = None) -> f
 
 
 def step_times(
-    forward: Callable[[], Tensor], learned: Sequence[Tensor], grad: Tensor, modes: Sequence[str] = MODES, calls: int = 20
+    forward: Callable[[], Tensor],
+    learned: Sequence[Tensor],
+    grad: Tensor,
+    modes: Sequence[str] = MODES,
+    calls: int = 20,
+    constants: Sequence[Tensor] = (),
 ) -> dict[str, float]:
     """Median ms by "step, mode" of an eval and of a training step, which ends with the gradients of `learned`. The eval steps of
     a run are in one `no_grad`.
@@ -83,10 +90,18 @@ def step_times(
     The modes: *eager*, called from Python; *compiled*, the same with `torch.compile` around the forward pass; *reduce-overhead*,
     that with this mode; *graph*, replayed from a CUDA graph. Without a graph small steps depend on the host: on an H200 machine
     one layer took 270 µs while the thread of backward passes ran on the caller's core, and up to 890 µs elsewhere.
+
+    Beside *compiled* stand *nothing* and *empty graph*: steps that compute nothing from the learned tensors and the constants,
+    eagerly and compiled.
     """
-    if "compiled" in modes:
-        torch.compiler.reset()  # else the shapes of one benchmark share one limit of compilations, and the last ones run eagerly
-    return in_turns(step_runs(lambda mode: compiled_as(mode, forward), learned, grad, calls, modes), calls, ROUNDS)
+    if "compiled" not in modes:
+        return in_turns(step_runs(lambda mode: compiled_as(mode, forward), learned, grad, calls, modes), calls, ROUNDS)
+    torch.compiler.reset()  # else the shapes of one benchmark share one limit of compilations, and the last ones run eagerly
+    runs = step_runs(lambda mode: compiled_as(mode, forward), learned, grad, calls, modes)
+    empty = step_runs(lambda mode: compiled_as(mode, empty_step((*learned, *constants), grad)), learned, grad, calls, MODES[:2])
+    names = {"eager": "nothing", "compiled": "empty graph"}
+    runs |= {f"{step}, {names[mode]}": run for (step, mode), run in ((name.split(", "), run) for name, run in empty.items())}
+    return in_turns(runs, calls, ROUNDS)
 
 
 def compiled_as(mode: str, call: Callable[..., Tensor]) -> Callable[..., Tensor]:

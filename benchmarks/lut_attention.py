@@ -100,7 +100,7 @@ class Layer:
 def measure(shape: tuple[int, ...], modes: Sequence[str]) -> Row:
     """The times of one shape in these modes."""
     layer = Layer(*shape)
-    times = step_times(layer.__call__, layer.learned, layer.grad, modes, CALLS)
+    times = step_times(layer.__call__, layer.learned, layer.grad, modes, CALLS, (layer.anchors,))
     in_place = {"in place, graph": replayed(layer.train_in_place, CALLS)} if "graph" in modes else {}
     return {"algorithm": layer.algorithm, **times, **in_place}
 

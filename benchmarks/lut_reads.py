@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         row, taken = measure(read, batch)
         reads.append(row)
         pieces_of += [{"read": read, **taken}] if taken else []
-    columns = {"read": None, **{f"{step}, {mode}": "ms" for step in STEPS for mode in MODES}}
+    columns = {"read": None, **{f"{step}, {mode}": "ms" for step in STEPS for mode in (*MODES, "nothing", "empty graph")}}
     columns |= {f"original {step}": "ms" for step in STEPS} | dict.fromkeys(STEPS, "x")
     tables = [table("reads", columns, reads), table("kernels", {"read": None, **dict.fromkeys(KERNELS, "ms")}, pieces_of)]
     missed = [f"{row['read']}, {step}: {row[step]:.2f}, {CLAIM} claimed" for row in reads for step in STEPS if row[step] < CLAIM]
@@ -71,7 +71,7 @@ def measure(read: str, batch: int) -> tuple[Row, dict[str, float]]:
     x = torch.randn(batch, layer.n_inputs, device="cuda", requires_grad=True)
     grad = torch.randn(batch, layer.n_outputs, device="cuda")
     taken = {} if read == "hard" else {name: replayed(call) for name, call in pieces(layer, read, x.detach(), grad).items()}
-    times = step_times(lambda: layer(x), [x, *layer.parameters()], grad)
+    times = step_times(lambda: layer(x), [x, *layer.parameters()], grad, constants=list(layer.buffers()))
     row: Row = {"read": read, **times}
     for step, theirs in zip(STEPS, ORIGINAL[read], strict=True):
         row |= {f"original {step}": theirs, step: theirs / times[f"{step}, graph"]}

@@ -24,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 import original
+from empty_graph import nothing_from
 from gpu_timing import PASSES, ROUNDS, compiled_as, in_turns, replayed, step_runs, step_times
 from lutetia.lut import Synapses, growth, kernels, random_anchors
 from lutetia.nn import LUT
@@ -42,7 +43,6 @@ COMPILING = (
     *(f"{step}, {mode}" for step in original.STEPS for mode in FLOOR_MODES),
     *(f"train, {mode}, one thread" for mode in ALONE),
 )
-LIBRARY = torch.library.Library("lutetia_bench", "FRAGMENT")
 KERNELS = ("eval forward", "train forward", "x gradient", "weight gradient")
 
 
@@ -89,14 +89,13 @@ def claims(layers: list[Row]) -> list[str]:
 
 def compiled_modules(batch: int, stacks: tuple[int, ...]) -> list[Row]:
     """What `torch.compile` makes of small modules and stacks of them beside ours, all taking turns: one to eight of
-    nn.Linear(32, 32), nn.LUT(32, 32, 16, 6), or an op that does nothing with the tensors of ours: guards and wrappers around that
-    are the floor of a call."""
+    nn.Linear(32, 32), nn.LUT(32, 32, 16, 6), or of modules that have the tensors of ours and compute nothing: what is around an
+    empty graph is the floor of a compiled call."""
     makers: dict[str, Callable[[int], torch.nn.Module]] = {
         "nothing": lambda _: NoOp(),
         "nn.Linear": lambda _: torch.nn.Linear(32, 32),
         "nn.LUT": lambda seed: LUT(32, 32, 16, 6, seed=seed),
     }
-    define_nothing()
     torch.compiler.reset()
     runs: dict[tuple[str, str], Callable[[], Any]] = {}
     # All modules share the code that the compiler counts by: past its usual limit the last ones would run eagerly.
@@ -129,7 +128,7 @@ def on_one_thread(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 class NoOp(torch.nn.Module):
-    """One op forward and one backward, with the tensors of ours; both give memory as it is, and launch nothing."""
+    """The tensors of ours, from which nothing is computed: both passes give memory as it is, and launch nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,30 +136,7 @@ class NoOp(torch.nn.Module):
         self.register_buffer("anchors", torch.zeros(16, 6, 2, dtype=torch.int32))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.lutetia_bench.nothing(x, self.weight, self.anchors)
-
-
-def define_nothing() -> None:
-    """The ops of `NoOp`, once."""
-    if hasattr(torch.ops.lutetia_bench, "nothing"):
-        return
-
-    def forward(x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
-        return torch.empty_like(x)
-
-    def back(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.empty_like(x), torch.empty_like(weight)
-
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *torch.ops.lutetia_bench.nothing_back(grad, *ctx.saved_tensors), None
-
-    LIBRARY.define("nothing(Tensor x, Tensor weight, Tensor anchors) -> Tensor")
-    LIBRARY.define("nothing_back(Tensor grad, Tensor x, Tensor weight, Tensor anchors) -> (Tensor, Tensor)")
-    for name, does in (("nothing", forward), ("nothing_back", back)):
-        LIBRARY.impl(name, does, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"lutetia_bench::{name}", does, lib=LIBRARY)
-    keep = lambda ctx, inputs, output: ctx.save_for_backward(*inputs)  # noqa: E731
-    torch.library.register_autograd("lutetia_bench::nothing", backward, setup_context=keep, lib=LIBRARY)
+        return nothing_from((x, self.weight, self.anchors), x.shape)
 
 
 def grouped_synapses() -> Synapses:
@@ -187,7 +163,7 @@ class Layer:
 
 def measure(layer: Layer, modes: Sequence[str]) -> dict[str, float]:
     """The times of one shape in these modes."""
-    return step_times(lambda: layer.module(layer.x), (layer.x, layer.weight), layer.grad, modes)
+    return step_times(lambda: layer.module(layer.x), (layer.x, layer.weight), layer.grad, modes, constants=(layer.anchors,))
 
 
 def rates_of(layer: Layer) -> Row:
