@@ -91,16 +91,14 @@ def step_times(
     that with this mode; *graph*, replayed from a CUDA graph. Without a graph small steps depend on the host: on an H200 machine
     one layer took 270 µs while the thread of backward passes ran on the caller's core, and up to 890 µs elsewhere.
 
-    Beside *compiled* stand *nothing* and *empty graph*: steps that compute nothing from the learned tensors and the constants,
-    eagerly and compiled.
+    Beside *compiled* stands *empty graph*: compiled steps that compute nothing from the learned tensors and the constants.
     """
     if "compiled" not in modes:
         return in_turns(step_runs(lambda mode: compiled_as(mode, forward), learned, grad, calls, modes), calls, ROUNDS)
     torch.compiler.reset()  # else the shapes of one benchmark share one limit of compilations, and the last ones run eagerly
     runs = step_runs(lambda mode: compiled_as(mode, forward), learned, grad, calls, modes)
-    empty = step_runs(lambda mode: compiled_as(mode, empty_step((*learned, *constants), grad)), learned, grad, calls, MODES[:2])
-    names = {"eager": "nothing", "compiled": "empty graph"}
-    runs |= {f"{step}, {names[mode]}": run for (step, mode), run in ((name.split(", "), run) for name, run in empty.items())}
+    empty = compiled_as("compiled", empty_step((*learned, *constants), grad))
+    runs |= step_runs(lambda _: empty, learned, grad, calls, ["empty graph"])
     return in_turns(runs, calls, ROUNDS)
 
 

@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         row, taken = measure(read, batch)
         reads.append(row)
         pieces_of += [{"read": read, **taken}] if taken else []
-    columns = {"read": None, **{f"{step}, {mode}": "ms" for step in STEPS for mode in (*MODES, "nothing", "empty graph")}}
+    columns = {"read": None, **{f"{step}, {mode}": "ms" for step in STEPS for mode in (*MODES, "empty graph")}}
     columns |= {f"original {step}": "ms" for step in STEPS} | dict.fromkeys(STEPS, "x")
     tables = [table("reads", columns, reads), table("kernels", {"read": None, **dict.fromkeys(KERNELS, "ms")}, pieces_of)]
     missed = [f"{row['read']}, {step}: {row[step]:.2f}, {CLAIM} claimed" for row in reads for step in STEPS if row[step] < CLAIM]

@@ -38,6 +38,7 @@ GRAPH, EAGER = 2.5, 2.0  # claimed: in eval and in training; eager calls of smal
 LARGE = 128  # tables of a layer that is not small
 STACKS = (1, 4, 8)  # small modules, one after the other
 FLOOR_MODES, CALLS = ("eager", "compiled", "reduce-overhead"), 20
+EMPTY = "empty graph"
 ALONE = ("eager", "compiled")  # also timed with the backward pass on the calling thread
 COMPILING = (
     *(f"{step}, {mode}" for step in original.STEPS for mode in FLOOR_MODES),
@@ -92,7 +93,7 @@ def compiled_modules(batch: int, stacks: tuple[int, ...]) -> list[Row]:
     nn.Linear(32, 32), nn.LUT(32, 32, 16, 6), or of modules that have the tensors of ours and compute nothing: what is around an
     empty graph is the floor of a compiled call."""
     makers: dict[str, Callable[[int], torch.nn.Module]] = {
-        "nothing": lambda _: NoOp(),
+        EMPTY: lambda _: NoOp(),
         "nn.Linear": lambda _: torch.nn.Linear(32, 32),
         "nn.LUT": lambda seed: LUT(32, 32, 16, 6, seed=seed),
     }
@@ -108,8 +109,9 @@ def compiled_modules(batch: int, stacks: tuple[int, ...]) -> list[Row]:
             def forward_in(mode: str, module: torch.nn.Module = module, x: Tensor = x) -> Callable[[], Tensor]:
                 return partial(compiled_as(mode, module), x)
 
-            steps = step_runs(forward_in, [x, *module.parameters()], grad, CALLS, FLOOR_MODES)
-            steps |= {f"train, {mode}, one thread": on_one_thread(steps[f"train, {mode}"]) for mode in ALONE}
+            modes = [mode for mode in FLOOR_MODES if name != EMPTY or mode != "eager"]
+            steps = step_runs(forward_in, [x, *module.parameters()], grad, CALLS, modes)
+            steps |= {f"train, {mode}, one thread": on_one_thread(steps[f"train, {mode}"]) for mode in ALONE if mode in modes}
             runs |= {(f"{number} × {name}", step): run for step, run in steps.items()}
         times = in_turns(runs, CALLS, ROUNDS)
     names = dict.fromkeys(name for name, _ in runs)

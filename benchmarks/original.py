@@ -44,7 +44,7 @@ PEERS = [
 ]
 STEPS, MODES = ("eval", "train"), ("eager", "compiled", "graph")
 COLUMNS: dict[str, str | None] = {
-    **{f"{step}, {mode}": "ms" for step in STEPS for mode in (*MODES, "nothing", "empty graph")},
+    **{f"{step}, {mode}": "ms" for step in STEPS for mode in (*MODES, "empty graph")},
     **{f"original {step}, {mode}": "ms" for step in STEPS for mode in ("eager", "graph")},
     **{f"{step}, {mode}/{mode}": "x" for step in STEPS for mode in ("eager", "graph")},
 }

@@ -6,8 +6,9 @@ recorded, step by step; if both did the same, a function made of just these step
 
 Steps are allocations, launches through `launches.planned` and `nvrtc.Kernel`, and ops of torch. A view is no step: a kernel
 takes an address in the tensor that it is a view of, and a tensor is made of it only for an op or for the caller. A call with a
-step whose result depends on data, such as a number that is read back, is never replayed. Tensors that were neither given nor made by a step must be
-the same in both recordings: layouts, which are computed once and kept, are; memory taken behind torch's back is not.
+step whose result depends on data, such as a number that is read back, is never replayed. Tensors that were neither given nor
+made by a step must be the same in both recordings: layouts, which are computed once and kept, are; memory taken behind torch's
+back is not.
 """
 
 from __future__ import annotations
