@@ -61,6 +61,45 @@ def test_as_the_reference(shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(got[0], dx if to_x else dx.new_empty(0), rtol=1e-4, atol=1e-5)
 
 
+# B, I, then O, N_t, N_c of each layer: two to four, of different sizes
+STACKS = [
+    (1, 2, (2, 1, 1), (1, 1, 1)),
+    (7, 13, (5, 3, 4), (3, 2, 2), (8, 5, 1)),
+    (6, 5, (33, 16, 2), (64, 2, 3), (4, 13, 2), (7, 3, 5)),
+    (9, 131, (32, 16, 3), (32, 16, 3)),
+]
+
+
+def stack_case(batch: int, n_inputs: int, *sizes: tuple[int, ...]) -> tuple[torch.Tensor, list[tuple[torch.Tensor, ...]]]:
+    """x [B, I]; weight and anchors of each layer."""
+    layers = []
+    for number, (n_outputs, n_detectors, n_anchors) in enumerate(sizes):
+        anchors = random_anchors(n_inputs if number == 0 else sizes[number - 1][0], n_detectors, n_anchors, seed=number)
+        weight = torch.randn(n_detectors, 2**n_anchors, n_outputs, generator=torch.Generator().manual_seed(number))
+        layers.append((weight.to(DEVICE), anchors.to(DEVICE)))
+    return case((batch, n_inputs, 1, 1, 1))[0], layers
+
+
+@pytest.mark.parametrize("shape", STACKS)
+def test_stacks_as_the_reference(shape: tuple[Any, ...]) -> None:
+    """All layers in one launch: every y, dy, dW and dx in float64."""
+    x, layers = stack_case(*shape)
+    assert plain.stacks(layers)
+    assert not plain.stacks([*layers, *layers, *layers])
+    inputs, weights = x.double().requires_grad_(), [weight.double().requires_grad_() for weight, _ in layers]
+    ys = [inputs]
+    with use_backend("reference"):
+        for weight, (_, anchors) in zip(weights, layers, strict=True):
+            ys.append(lut(ys[-1], weight, anchors))
+    torch.testing.assert_close(plain.fill_stack(x, layers), [y.detach().float() for y in ys[1:]], rtol=1e-5, atol=1e-5)
+    grad = torch.randn(ys[-1].shape, generator=torch.Generator().manual_seed(9)).to(DEVICE)
+    want = [each.float() for each in torch.autograd.grad(ys[-1], [*ys[:-1], *weights], grad.double())]
+    for to_x in (True, False):
+        dx, dys, dws = plain.stack_gradients(grad, x, layers, to_x)
+        torch.testing.assert_close([*dys, *dws], want[1:], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(dx, want[0] if to_x else x.new_empty(0), rtol=1e-4, atol=1e-4)
+
+
 def test_a_batch_that_chooses_the_same_rows() -> None:
     """What neighbours add to one row of a table is added up first: also where the last program has fewer of them."""
     x, weight, anchors, grad = case((11, 13, 5, 3, 4))
@@ -115,28 +154,98 @@ def test_which_layers_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not small()
 
 
-WRITTEN = """
-from torch._higher_order_ops.triton_kernel_wrap import identify_accessed_tensors
-from lutetia.lut.kernels.triton.source import plain
+SCRIPT = """
+import warnings
+import torch._functorch.config
+from torch._functorch.aot_autograd import aot_function
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._higher_order_ops.triton_kernel_wrap import identify_accessed_tensors, kernel_side_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from lutetia.lut.autograd import graphs
+from lutetia.lut.kernels.triton import plain
 
-def written(kernel, **arguments):
-    found = identify_accessed_tensors(kernel, arguments, {})
-    compiled[kernel.fn.__name__] = [each.name for each in found.read_writes.writes]
+JITFunction.run = run
+warnings.simplefilter("ignore")
+graphs._is_shown = lambda *tensors: True  # as if they were on a GPU
 
-sizes = {"N_I": 13, "N_T": 3, "N_C": 4, "N_O": 5, "BLOCK_T": 4, "BLOCK_C": 4, "BLOCK_O": 8}
-layer = {"x_ptr": torch.empty(8, 13), "weight_ptr": torch.empty(3, 16, 5), "anchors_ptr": torch.empty(3, 4, 2, dtype=torch.int32)}
-written(plain.plain_fill_kernel, **layer, y_ptr=torch.empty(8, 5), **sizes)
-gradients = {"grad_ptr": torch.empty(8, 5), "dx_ptr": torch.empty(8, 13), "dw_ptr": torch.empty(3, 16, 5)}
-written(plain.plain_gradients_kernel, **gradients, **layer, batch=8, TO_X=True, ALONE=True, BLOCK_B=4, **sizes)
+def graph_of(way, n):  # the names of the kernels that graphs of n layers launch: forward, backward, in evaluation
+    def network(x, *tensors):
+        y, first = x, None
+        for weight, anchors in zip(tensors[::2], tensors[1::2]):
+            y = torch.ops.lutetia.lut_layer(y, weight, anchors, 0)
+            first = y if first is None else first
+            if way == "y changes" and y is first:
+                y.mul_(2)
+            if way == "a weight changes" and y is first:
+                tensors[0].mul_(2)
+        return y + first if way == "y is used twice" else y
+
+    found = []
+    def keep(graph, arguments):
+        nodes = [node for node in graph.graph.nodes if "triton_kernel_wrapper" in str(node.target)]
+        names = [kernel_side_table.get_kernel(node.kwargs["kernel_idx"]).fn.__name__ for node in nodes]
+        found.append([name.removesuffix("_kernel") for name in names])
+        for node in nodes:
+            kernel, given = kernel_side_table.get_kernel(node.kwargs["kernel_idx"]), dict(node.kwargs["kwargs"])
+            given |= kernel_side_table.get_constant_args(node.kwargs["constant_args_idx"])
+            given = {name: each.meta["val"] if hasattr(each, "meta") else each for name, each in given.items()}
+            writes = identify_accessed_tensors(kernel, given, {}).read_writes.writes
+            compiled.setdefault(f"{kernel.fn.__name__} {given.get('LAYERS', 1)}", sorted({each.name for each in writes}))
+        return graph
+
+    with FakeTensorMode():
+        x, sizes = torch.empty(64, 8, requires_grad=way != "x is fixed"), ((4, 16, 8), (4, 4, 2))
+        layers = [(torch.empty(sizes[0]), torch.empty(sizes[1], dtype=torch.int32)) for _ in range(n)]
+        for number, (weight, _) in enumerate(layers):
+            weight.requires_grad_(way != "a weight is fixed" or number != 1)
+        tensors = [x, *(each for layer in layers for each in layer)]
+        if way != "a weight changes":  # which autograd refuses
+            aot_function(network, keep, keep, partition_fn=min_cut_rematerialization_partition)(*tensors).sum().backward()
+        with torch.no_grad():
+            aot_function(network, keep)(*(each.detach() for each in tensors))
+    compiled[f"{n}, {way}"] = found
+
+for n in (1, 2, 3, 4, 6):
+    graph_of("plain", n)
+for way in ("x is fixed", "a weight is fixed", "y changes", "a weight changes", "y is used twice"):
+    graph_of(way, 3)
 """
 
 
-@pytest.mark.skipif(not hasattr(triton_kernel_wrap, "identify_accessed_tensors"), reason="this torch has another name for it")
-def test_a_graph_knows_what_the_kernels_write() -> None:
+@pytest.fixture(scope="module")
+def traced() -> dict[str, Any]:
+    """What graphs launch, and what their kernels write."""
+    if not hasattr(triton_kernel_wrap, "identify_accessed_tensors"):
+        pytest.skip("this torch has another name for it")
+    return compile_for_gpu(SCRIPT)
+
+
+def test_a_graph_knows_what_the_kernels_write(traced: dict[str, Any]) -> None:
     """It copies what it takes for written to, and refuses parameters."""
-    written = compile_for_gpu(WRITTEN)
-    assert set(written["plain_fill_kernel"]) == {"y_ptr"}
-    assert set(written["plain_gradients_kernel"]) == {"dx_ptr", "dw_ptr"}
+    assert traced["plain_fill_kernel 1"] == ["y_ptr"]
+    assert traced["plain_gradients_kernel 1"] == ["dw_ptr", "dx_ptr"]
+    for n in (2, 3, 4):
+        ys, dws = ([f"{name}_{layer + 1}" for layer in range(n)] for name in ("y", "dw"))
+        assert traced[f"stack_fill_kernel {n}"] == ys
+        assert traced[f"stack_gradients_kernel {n}"] == [*dws, "dx_ptr", *(f"d{y}" for y in ys[:-1]), *ys[:-1]]
+
+
+def test_layers_that_follow_each_other_are_one_kernel(traced: dict[str, Any]) -> None:
+    fill, gradients = ["stack_fill"], ["stack_gradients"]
+    assert traced["1, plain"] == [["plain_fill"], ["plain_gradients"], ["plain_fill"]]
+    for n in (2, 3, 4):
+        assert traced[f"{n}, plain"] == [fill, gradients, fill]
+    assert traced["6, plain"] == [2 * fill, 2 * gradients, 2 * fill]  # four layers, and two
+    assert traced["3, x is fixed"] == [fill, gradients, fill]
+
+
+def test_a_change_between_layers_is_seen(traced: dict[str, Any]) -> None:
+    """What is used elsewhere, too, or was changed is computed apart."""
+    apart = [["plain_fill", "stack_fill"], ["stack_gradients", "plain_gradients"], ["plain_fill", "stack_fill"]]
+    for way in ("y changes", "y is used twice"):
+        assert traced[f"3, {way}"] == apart
+    assert traced["3, a weight changes"][0] == apart[0]
+    assert "stack_gradients" not in traced["3, a weight is fixed"][1]
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
@@ -177,6 +286,34 @@ def test_a_compiled_layer_launches_its_kernels(shape: tuple[int, ...]) -> None:
     assert code.count("plain_gradients_kernel_0.run(") == 1
     assert "torch.ops.lutetia" not in code
     assert ".clone" not in code
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("in_graphs")
+@pytest.mark.parametrize(("n", "skips"), [(2, False), (3, True), (6, False)])
+def test_compiled_layers_that_follow_each_other(n: int, skips: bool) -> None:
+    """As each alone, in few launches; also where one is used twice."""
+    sizes = [13, 32, 8, 64, 32, 32, 5][: n + 1]
+    layers = torch.nn.ModuleList(LUT(sizes[i], sizes[i + 1], 16 - i, 4, seed=i) for i in range(n)).to(DEVICE)
+    x, grad = torch.randn(1031, 13, device=DEVICE, requires_grad=True), torch.randn(1031, sizes[n], device=DEVICE)
+
+    def network(x: torch.Tensor) -> torch.Tensor:
+        first = y = layers[0](x)
+        for layer in layers[1:]:
+            y = layer(y)
+        return y + first.sum(1, keepdim=True) if skips else y
+
+    learned, got = [x, *layers.parameters()], []
+    expected = [network(x).detach(), *torch.autograd.grad(network(x), learned, grad)]
+
+    def step() -> None:
+        y = torch.compile(network, fullgraph=True)(x)
+        got.extend([y.detach(), *torch.autograd.grad(y, learned, grad)])
+
+    code = code_of(step)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
+    assert code.count("stack_fill_kernel_0.run(") + code.count("stack_fill_kernel_1.run(") == (2 if n > 4 else 1)
+    assert code.count("plain_fill_kernel_0.run(") == int(skips)
 
 
 def small_layer() -> tuple[LUT, Callable[[torch.Tensor], torch.Tensor]]:

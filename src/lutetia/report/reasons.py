@@ -170,10 +170,8 @@ def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[D
         y = chosen.sum(0)
         c = result[name].detach().flatten().double() / (y + EPS * torch.where(y < 0, -1.0, 1.0))
         worth = chosen * c
-        total = worth.sum(1)
-        names = [str(each) for each in range(chosen.shape[1])]
-        order = total.abs().argsort(descending=True, stable=True)[:most].tolist()
-        return [_detector(layer, t, bits[t], int(rows[t]), chosen[t], worth[t], float(total[t]), names) for t in order]
+        order = worth.sum(1).abs().argsort(descending=True, stable=True)[:most].tolist()
+        return [_detector(layer, t, bits[t], int(rows[t]), chosen[t], worth[t]) for t in order]
 
 
 def first_tables(model: LUTClassifier) -> tuple[str, LUT | None]:
@@ -183,10 +181,8 @@ def first_tables(model: LUTClassifier) -> tuple[str, LUT | None]:
     return name, layer if isinstance(layer, LUT) else None
 
 
-def _detector(
-    layer: LUT, number: int, bits: Tensor, row: int, values: Tensor, worth: Tensor, total: float, names: list[str]
-) -> Detector:
-    shown = list(range(len(names)))
+def _detector(layer: LUT, number: int, bits: Tensor, row: int, values: Tensor, worth: Tensor) -> Detector:
+    shown = list(range(len(worth)))
     if len(shown) > SHOWN_VALUES:
         shown = sorted(worth.abs().argsort(descending=True, stable=True)[:SHOWN_VALUES].tolist())
     n_inputs, pairs, constants = layer.n_inputs, [], []
@@ -195,8 +191,8 @@ def _detector(
             constants.append(float(layer.thresholds[b - n_inputs]))
             b = n_inputs + len(constants) - 1
         pairs.append((a, b))
-    outputs = [names[each] for each in shown]
-    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), total, outputs, constants)
+    outputs = [str(each) for each in shown]
+    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), float(worth.sum()), outputs, constants)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ they are for layers, which check theirs, and not for `lut()`.
 from __future__ import annotations
 
 import zlib
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -109,21 +110,98 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return dx if to_x else None, dw if to_weight else None, None, None
 
 
-def _are_numbers(*tensors: Tensor) -> bool:
-    """Whether the sizes of tensors are known, and not those of a graph for several sizes."""
-    return all(type(size) is int for each in tensors for size in each.shape)
+def _is_shown(*tensors: Tensor) -> bool:
+    """Whether a graph may see the kernels of these tensors: on CUDA, of known sizes, not of a graph for several sizes."""
+    return tensors[0].is_cuda and all(type(size) is int for each in tensors for size in each.shape)
 
 
 def _fill(x: Tensor, weight: Tensor, anchors: Tensor, source: int) -> Tensor | None:
     from lutetia.lut.kernels.triton import plain
 
-    return plain.fill(x, weight, anchors) if x.is_cuda and _are_numbers(x, weight, anchors) else None
+    if not _is_shown(x, weight, anchors):
+        return None
+    stack = _stack_with(x, weight, anchors)
+    y = plain.fill_stack(stack.x, stack.layers)[-1] if plain.stacks(stack.layers) else plain.fill(x, weight, anchors)
+    y.lutetia_stack = Marked(stack, y._version)  # type: ignore[attr-defined]
+    return y
 
 
 def _gradients(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor, to_x: bool, source: int) -> tuple[Tensor, Tensor] | None:
     from lutetia.lut.kernels.triton import plain
 
-    return plain.gradients(grad, x, weight, anchors, to_x) if x.is_cuda and _are_numbers(x, weight, anchors) else None
+    if not _is_shown(x, weight, anchors):
+        return None
+    known = _known(grad, weight, anchors)
+    if known is not None and (not to_x or known[0].shape == x.shape):
+        return known
+    stack = _stack_with(x, weight, anchors)
+    if not to_x or not plain.stacks(stack.layers) or not all(each.requires_grad for each, _ in stack.layers):
+        return plain.gradients(grad, x, weight, anchors, to_x)
+    dx, dys, dws = plain.stack_gradients(grad, stack.x, stack.layers, stack.x.requires_grad)
+    layers = list(zip((dx, *dys), dws, strict=True))
+    for number, dy in enumerate(dys, 1):
+        dy.lutetia_sent = Marked((stack.first(number), layers[number - 1]), dy._version)  # type: ignore[attr-defined]
+    return layers[-1]
+
+
+# ---- layers that follow each other -----------------------------------------------------------------------------------
+# A graph is traced layer by layer. What a layer gives remembers where it came from, as an attribute of the traced tensor: if the
+# next layer takes just that, unchanged, one kernel computes both from the beginning, and that of the first alone, whose result
+# nobody uses then, is dropped from the graph. Backward, the kernel of the last layer sends gradients through all of them. A layer
+# that gets just the gradient that was sent to it finds its own there; if others added to it, the layer computes them itself.
+
+
+class Marked(NamedTuple):
+    """What a tensor remembers, and how often it had been written to."""
+
+    what: Any
+    version: int
+
+
+class Stack(NamedTuple):
+    """Layers one after the other: what the first is given, weight and anchors of each, and how often all were written to."""
+
+    x: Tensor
+    layers: list[tuple[Tensor, Tensor]]
+    versions: list[int]
+
+    @staticmethod
+    def of(x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> Stack:
+        return Stack(x, layers, [each._version for each in (x, *chain.from_iterable(layers))])
+
+    def is_unchanged(self) -> bool:
+        return self.versions == Stack.of(self.x, self.layers).versions
+
+    def first(self, number: int) -> Stack:
+        """So many of its layers."""
+        return Stack(self.x, self.layers[:number], self.versions[: 1 + 2 * number])
+
+
+def _remembered(tensor: Tensor, name: str) -> Any:
+    """What a tensor remembers by this name, if it was not written to since."""
+    marked: Marked | None = getattr(tensor, name, None)
+    return marked.what if marked is not None and marked.version == tensor._version else None
+
+
+def _stack_with(x: Tensor, weight: Tensor, anchors: Tensor) -> Stack:
+    """This layer and, where one kernel computes them all, those that x came from."""
+    from lutetia.lut.kernels.triton import plain
+
+    before: Stack | None = _remembered(x, "lutetia_stack")
+    if before is not None and before.is_unchanged():
+        longer = Stack.of(before.x, [*before.layers, (weight, anchors)])
+        if plain.stacks(longer.layers):
+            return longer
+    return Stack.of(x, [(weight, anchors)])
+
+
+def _known(grad: Tensor, weight: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor] | None:
+    """dx and dW of a layer, where this gradient was sent to it by a kernel that went on to compute them."""
+    stack, gradients = _remembered(grad, "lutetia_sent") or (None, None)
+    if stack is None or not stack.is_unchanged():
+        return None
+    own_weight, own_anchors = stack.layers[-1]
+    return gradients if own_weight is weight and own_anchors is anchors else None
 
 
 torch.library.register_autograd("lutetia::lut_layer", _backward, setup_context=_remember, lib=ops.LIBRARY)

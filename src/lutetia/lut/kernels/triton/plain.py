@@ -5,6 +5,9 @@ A graph that calls an op goes through torch's dispatcher and our Python, which t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+
 import torch
 from torch import Tensor
 
@@ -16,6 +19,8 @@ from lutetia.lut.kernels.triton.source import plain as source
 
 BLOCK_B = 4  # rows of a batch from which one program adds up gradients
 FEW = 16  # detectors, at most, that one program has
+STACKED, NARROW = 4, 64  # layers of a stack and outputs of each, at most; one program has all their detectors
+Layers = Sequence[tuple[Tensor, Tensor]]  # weight and anchors of each
 
 
 def fill(x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
@@ -42,3 +47,56 @@ def gradients(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor, to_x: bo
         num_warps=warps,
     )  # fmt: skip
     return dx, dw
+
+
+# ---- stacks: layers that follow each other ---------------------------------------------------------------------------
+
+
+def stacks(layers: Layers) -> bool:
+    """Whether one launch serves these layers, two at least."""
+    small = all(len(anchors) <= FEW and weight.shape[2] <= NARROW for weight, anchors in layers)
+    return small and 1 < len(layers) <= STACKED
+
+
+def fill_stack(x: Tensor, layers: Layers) -> list[Tensor]:
+    """x [B, I], two to four layers -> y [B, O] of each."""
+    ys = [x.new_empty(x.shape[0], weight.shape[2]) for weight, _ in layers]
+    sizes, widest = _stack_sizes(x, layers)
+    torch.library.wrap_triton(source.stack_fill_kernel)[x.shape[0],](
+        x.contiguous(), *_stack_pointers(x, layers), *_padded(ys, x), **sizes, BLOCK_O=widest, num_warps=1
+    )
+    return ys
+
+
+def stack_gradients(grad: Tensor, x: Tensor, layers: Layers, to_x: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """grad [B, O] of the last layer's y, x [B, I], two to four layers -> dx [B, I], empty unless to_x; dy of the layers before
+    the last; dW of all."""
+    dx, dws = x.new_empty(x.shape if to_x else 0), [weight.new_zeros(weight.shape) for weight, _ in layers]
+    ys, dys = ([x.new_empty(x.shape[0], weight.shape[2]) for weight, _ in layers[:-1]] for _ in range(2))
+    (sizes, widest), grad = _stack_sizes(x, layers), grad.contiguous()
+    before = chain(_padded(ys, grad, STACKED - 1), _padded(dys, grad, STACKED - 1))
+    torch.library.wrap_triton(source.stack_gradients_kernel)[cdiv(x.shape[0], BLOCK_B),](
+        grad, x.contiguous(), *_stack_pointers(x, layers), *before, dx if to_x else grad, *_padded(dws, grad), x.shape[0],
+        **sizes, TO_X=to_x, BLOCK_B=BLOCK_B, BLOCK_O=min(32, widest), ALL_O=widest, num_warps=2,
+    )  # fmt: skip
+    return dx, dys, dws
+
+
+def _padded(tensors: Sequence[Tensor], other: Tensor, number: int = STACKED) -> list[Tensor]:
+    """As many tensors as a kernel takes; it does not touch the others."""
+    return [*tensors, *[other] * (number - len(tensors))]
+
+
+def _stack_pointers(x: Tensor, layers: Layers) -> list[Tensor]:
+    return [tensor for each in zip(*layers, strict=True) for tensor in _padded([part.contiguous() for part in each], x)]
+
+
+def _stack_sizes(x: Tensor, layers: Layers) -> tuple[dict[str, int], int]:
+    """The sizes that both kernels take, and the widest output, as a power of two."""
+    sizes = {"LAYERS": len(layers), "N_I": x.shape[1]}
+    for number in range(1, STACKED + 1):
+        weight, anchors = layers[min(number, len(layers)) - 1]
+        sizes |= {f"T_{number}": anchors.shape[0], f"C_{number}": anchors.shape[1], f"O_{number}": weight.shape[2]}
+    sizes["BLOCK_T"] = next_power_of_2(max(len(anchors) for _, anchors in layers))
+    sizes["BLOCK_C"] = next_power_of_2(max(anchors.shape[1] for _, anchors in layers))
+    return sizes, next_power_of_2(max(weight.shape[2] for weight, _ in layers))
