@@ -4,6 +4,8 @@ squared_error    the prediction is the mean; measured by the root of the mean sq
 absolute_error   the median; the mean absolute error
 quantile         the number that a part `quantile` of all rows stays below; the mean pinball loss
 poisson          the mean of counts and amounts, never negative: exp of the sum of the tables; the mean Poisson deviance
+
+Scores that order the rows of a query are fitted by "lambdarank" (`lutetia.training.ranking`) and measured by NDCG.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ from lutetia.errors import ArgumentError, check_choice, fail
 
 Array = np.ndarray[Any, Any]
 LOSSES = ("squared_error", "absolute_error", "quantile", "poisson")
+RANKING = "lambdarank"
 # By name: the key and the noun of what a model is measured by; the root of the squared error is meant.
 MEASURES = {
     "squared_error": ("rmse", "RMSE"),
     "absolute_error": ("mae", "mean absolute error"),
     "quantile": ("pinball", "pinball loss"),
     "poisson": ("deviance", "Poisson deviance"),
+    RANKING: ("ndcg_10", "NDCG@10"),
 }
 NOUNS = dict(MEASURES.values())
+ERRORS = NOUNS.keys() - {MEASURES[RANKING][0]}  # the less, the better
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Loss:
     quantile: float | None = None
 
     def __post_init__(self) -> None:
-        check_choice("loss", self.name, LOSSES)
+        check_choice("loss", self.name, (*LOSSES, RANKING))
         if self.name != "quantile" and self.quantile is not None:
             fail("quantile", self.quantile, f'None with loss="{self.name}"')
         is_number = isinstance(self.quantile, int | float) and not isinstance(self.quantile, bool)
@@ -63,9 +68,14 @@ class Loss:
         return self.name == "poisson"
 
     @property
+    def is_ranking(self) -> bool:
+        """Whether the tables add up to scores that mean nothing but the order of rows."""
+        return self.name == RANKING
+
+    @property
     def has_intervals(self) -> bool:
-        """Whether a prediction is the middle of an interval; a quantile is an end."""
-        return self.name != "quantile"
+        """Whether a prediction is the middle of an interval; a quantile is an end, and a score has no truth to be off from."""
+        return self.name not in ("quantile", RANKING)
 
     def numbers(self, sums: Array) -> Array:
         """Predictions from the sums of the tables, float64."""
@@ -97,8 +107,13 @@ class Loss:
             each = 2 * (np.where(y > 0, y * np.log(some / predicted), 0.0) - error)
         return float(np.average(each, weights=weight))
 
-    def measure(self, predicted: Array, y: Array) -> float:
-        """What a model is measured by: the mean loss, or its root for squared errors."""
+    def measure(self, predicted: Array, y: Array, query: Array | None = None) -> float:
+        """What a model is measured by: the mean loss, or its root for squared errors; NDCG@10 of scores by the query of each row."""
+        if self.is_ranking:
+            from lutetia._shared.rankings import mean_ndcg, queries_of
+
+            assert query is not None
+            return mean_ndcg(y, predicted, queries_of(query))
         mean = self.mean(predicted, y)
         return mean**0.5 if self.name == "squared_error" else mean
 

@@ -1,4 +1,5 @@
-"""Estimators for tables of data, with scikit-learn's methods: `LUTClassifier`, `LUTRegressor`, `GateClassifier`.
+"""Estimators for tables of data, with scikit-learn's methods: `LUTClassifier`, `LUTRegressor`, `LUTRanker`,
+`GateClassifier`.
 
 scikit-learn is imported on first use.
 """
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
     from lutetia.sklearn.boosted import LUTClassifier, LUTRegressor
     from lutetia.sklearn.explanation import Explanation
     from lutetia.sklearn.gates import GateClassifier
+    from lutetia.sklearn.ranker import LUTRanker
 
-__all__ = ["Comparison", "Explanation", "GateClassifier", "LUTClassifier", "LUTRegressor"]
+__all__ = ["Comparison", "Explanation", "GateClassifier", "LUTClassifier", "LUTRanker", "LUTRegressor"]
 _HOMES = {
     "LUTClassifier": "boosted",
     "LUTRegressor": "boosted",
+    "LUTRanker": "ranker",
     "GateClassifier": "gates",
     "Comparison": "explanation",
     "Explanation": "explanation",

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted, validate_data
 
+from lutetia._shared.rankings import held_queries
 from lutetia.errors import DataError
 from lutetia.models import Tabular, in_run, load, read_config, save
 from lutetia.sklearn.columns import find_categories, find_dates, is_frame, to_matrix
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1 << 17  # samples that are encoded and scored together
 SIMULATED = 64  # samples of training data
-ENOUGH = 100  # samples, of which early_stopping="auto" holds some out
+ENOUGH, ENOUGH_QUERIES = 100, 50  # samples, or queries, of which early_stopping="auto" holds some out
 
 
 class TabularEstimator(BaseEstimator):
@@ -125,26 +126,41 @@ class TabularEstimator(BaseEstimator):
     def _held_out(self, rows: TabularRows, eval_set: Any) -> tuple[TabularRows, TabularRows | None]:
         """The rows to fit and those to validate on: what was given, or with early stopping a part of the training data."""
         if eval_set is not None:
-            pairs = eval_set if isinstance(eval_set, list) else [eval_set]
-            if len(pairs) != 1 or len(pairs[0]) != 2:
-                raise ValueError(f"eval_set holds {len(pairs)} sets, expected one pair (X, y)")
-            matrix = self._matrix(pairs[0][0])
-            target = self._target(pairs[0][1])
-            check_consistent_length(matrix, target)
-            return rows, TabularRows(matrix, target, np.ones(len(matrix), np.float32))
-        if not self._stops_early(len(rows.y)):
+            return rows, eval_set if isinstance(eval_set, TabularRows) else self._eval_rows(eval_set)
+        if not self._stops_early(rows):
             return rows, None
-        random = np.random.default_rng(self._seed())
-        count = max(1, round(len(rows.y) * self.validation_fraction))
-        if not 0 < self.validation_fraction < 1 or count >= len(rows.y):
-            raise ValueError(f"validation_fraction is {self.validation_fraction}, expected to leave samples on both sides")
-        order = random.permutation(len(rows.y))
-        parts = [TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in (order[count:], order[:count])]
-        return parts[0], parts[1]
+        if rows.query is not None:
+            parts = held_queries(rows.query, self._held_count(len(np.unique(rows.query)), "queries"), self._seed())
+            return rows.part(parts[0]), rows.part(parts[1])
+        count = self._held_count(len(rows.y), "samples")
+        order = np.random.default_rng(self._seed()).permutation(len(rows.y))
+        return rows.part(order[count:]), rows.part(order[:count])
 
-    def _stops_early(self, n_samples: int) -> bool:
-        """Whether some of the samples are held out to decide when to stop; "auto": if there are enough of them."""
-        return n_samples >= ENOUGH if self.early_stopping == "auto" else bool(self.early_stopping)
+    def _eval_rows(self, eval_set: Any) -> TabularRows:
+        """The rows of an eval_set: a pair, or a list of one pair."""
+        pairs = eval_set if isinstance(eval_set, list) else [eval_set]
+        if len(pairs) != 1 or len(pairs[0]) != 2:
+            raise ValueError(f"eval_set holds {len(pairs)} sets, expected one pair (X, y)")
+        return self._plain_rows(*pairs[0])
+
+    def _plain_rows(self, X: Any, y: Any) -> TabularRows:
+        """Rows besides those of fit, all of weight 1."""
+        matrix, target = self._matrix(X), self._target(y)
+        check_consistent_length(matrix, target)
+        return TabularRows(matrix, target, np.ones(len(matrix), np.float32))
+
+    def _held_count(self, n: int, what: str) -> int:
+        """How many of n samples, or queries, decide when to stop."""
+        count = max(1, round(n * self.validation_fraction))
+        if not 0 < self.validation_fraction < 1 or count >= n:
+            raise ValueError(f"validation_fraction is {self.validation_fraction}, expected to leave {what} on both sides")
+        return count
+
+    def _stops_early(self, rows: TabularRows) -> bool:
+        """Whether some of the samples, or queries, are held out to decide when to stop; "auto": if there are enough of them."""
+        if self.early_stopping != "auto":
+            return bool(self.early_stopping)
+        return len(rows.y) >= ENOUGH if rows.query is None else len(np.unique(rows.query)) >= ENOUGH_QUERIES
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -321,7 +337,8 @@ def _state_of_run(model: Tabular) -> dict[str, Any] | None:
     if config.core != "tables" or "task" not in known or (not model.is_regression and "classes" not in known):
         return None
     params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
-    if model.is_regression:
+    if model.is_regression and not model.loss.is_ranking:
         params |= {"loss": config.loss, "quantile": config.quantile}
-    state = {"class": "LUTRegressor" if model.is_regression else "LUTClassifier", "params": params, "named": "features" in known}
+    name = "LUTRanker" if model.loss.is_ranking else "LUTRegressor" if model.is_regression else "LUTClassifier"
+    state = {"class": name, "params": params, "named": "features" in known}
     return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d, compute_class_weight
+from sklearn.utils import assert_all_finite, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -49,7 +49,7 @@ class BoostedEstimator(TabularEstimator):
     """What classifier and regressor have in common: how their tables are fitted."""
 
     def _fit(self, rows: TabularRows, n_classes: int, eval_set: Any) -> None:
-        settings = self._boosting(eval_set, len(rows.y))
+        settings = self._boosting(eval_set, rows)
         own, valid = self._held_out(rows, eval_set)
         with self._progress(self.n_tables * (1 + settings.calibrate)) as each:
             self.model_, fitted = fit_tabular(
@@ -59,9 +59,9 @@ class BoostedEstimator(TabularEstimator):
         self.losses_, self.temperature_ = fitted.losses, fitted.temperature
         self.model_.metadata = {**self._describe_data(rows), **self._describe_target()}
 
-    def _boosting(self, eval_set: Any, n_samples: int) -> Boosting:
-        """The settings of the estimator's parameters."""
-        stops = self.n_iter_no_change if eval_set is not None or self._stops_early(n_samples) else None
+    def _boosting(self, eval_set: Any, rows: TabularRows) -> Boosting:
+        """The settings of the estimator's parameters, to fit these rows."""
+        stops = self.n_iter_no_change if eval_set is not None or self._stops_early(rows) else None
         few = stops is None and self.early_stopping == "auto"
         return Boosting(
             n_tables=min(self.n_tables, TABLES_OF_FEW) if few else self.n_tables,
@@ -82,13 +82,11 @@ class BoostedEstimator(TabularEstimator):
 
     def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
         """The first tables as a model, fitted again to X and y if that helps on held-out samples; and the trial."""
-        matrix = self._matrix(X)
-        rows = self._weighted(TabularRows(matrix, self._target(y), self._weights(None, matrix)))
-        check_consistent_length(rows.x, rows.y)
+        rows = y if isinstance(y, TabularRows) else self._weighted(self._plain_rows(X, y))
         first = self.model_.first(n_tables)
         if n_tables == self.n_tables_:
             return first, None
-        settings = self._boosting(None, len(rows.y))
+        settings = self._boosting(None, rows)
         trial = try_refit(self.model_, rows, n_tables, settings)
         if trial is not None and not trial.gains:
             return first, trial

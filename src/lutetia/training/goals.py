@@ -7,7 +7,7 @@ the exact answer, the quantile of the residuals of a row's samples, or the logar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -168,6 +168,30 @@ class Counts(Numbers):
         counted = held + np.bincount(cells, missing[:, 0], len(rows))
         more = MORE_COUNTS * max(step.smoothing, LEAST_SMOOTHING) * self._mean()
         rows[:, 0] = step.rate * np.log((np.maximum(counted, 0.0) + more) / (held + more))
+
+
+@dataclass(frozen=True, eq=False)
+class Curved(Numbers):
+    """Scores by a loss of which slope and curvature are known, and nothing else."""
+
+    more: ClassVar[float] = 1.0  # times the smoothing
+
+    def held(self, residuals: Residuals) -> Array:
+        """The curvature, as a multiple of the mean."""
+        assert residuals[1] is not None
+        return residuals[1][:, 0] / self._mean_curvature(residuals[1])
+
+    def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
+        """The rows [R, 1] of a table by Newton's step, with some more samples that have the mean curvature and no slope."""
+        missing, curvature = residuals
+        assert curvature is not None
+        more = self.more * max(step.smoothing, LEAST_SMOOTHING) * self._mean_curvature(curvature)
+        curved = np.bincount(cells, curvature[:, 0], len(rows))
+        rows[:, 0] = step.rate * np.bincount(cells, missing[:, 0], len(rows)) / (curved + more)
+
+    def _mean_curvature(self, curvature: Array) -> float:
+        """The mean of a sample of weight 1; 1 where there is none."""
+        return float(curvature.sum() / self.weight.sum()) or 1.0
 
 
 GOALS = {"squared_error": Numbers, "absolute_error": Quantiles, "quantile": Quantiles, "poisson": Counts}

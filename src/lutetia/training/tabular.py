@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.losses import Loss
+from lutetia._shared.rankings import queries_of
 from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
 from lutetia.training.boosting import Boosted, Boosting, Each, Validation, boost, score
 from lutetia.training.calibration import best_temperature, held_out
 from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
+from lutetia.training.ranking import Rankings
 from lutetia.training.shifts import moved, moves
 from lutetia.training.spread import fit_spread
 
@@ -23,15 +25,26 @@ BASE_TABLES = 32  # share what all rows have in common: this many tables or more
 
 @dataclass(frozen=True, eq=False)
 class TabularRows:
-    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]."""
+    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n].
+
+    Rows that are ordered within queries have the number of their `query`, int64 [n].
+    """
 
     x: Array
     y: Array
     weight: Array
+    query: Array | None = None
+
+    def part(self, rows: Array | slice) -> TabularRows:
+        """Some of the samples."""
+        return TabularRows(self.x[rows], self.y[rows], self.weight[rows], None if self.query is None else self.query[rows])
 
     def goal(self, n_classes: int, times: int = 1, loss: Loss = SQUARED) -> Goal:
         """What tables are fitted to, all samples `times` times; one class stands for a regression, by its loss."""
         y, weight = np.tile(self.y, times), np.tile(self.weight, times)
+        if loss.is_ranking:
+            assert self.query is not None
+            return Rankings(self.y.astype(np.float64), self.weight, loss, queries=queries_of(self.query))
         if n_classes == 1:
             return number_goal(y.astype(np.float64), weight, loss)
         return Classes(y.astype(np.int64), n_classes, weight)
@@ -90,12 +103,12 @@ def fit_tabular(
     if settings.balanced and shape.n_classes > 1:
         rows, valid = rows.balanced(shape.n_classes), None if valid is None else valid.balanced(shape.n_classes)
     scale, offset = _units(rows, shape, settings.number_loss)
-    own = TabularRows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
+    own = replace(rows, y=(rows.y - offset) / scale) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)
     codes, goal = learning_codes(encoding, own, shape, settings)
     held = None
     if valid is not None:
-        target = TabularRows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
+        target = replace(valid, y=(valid.y - offset) / scale) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes, 1, settings.number_loss))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
     fitted = boost(codes, tops, goal, settings, valid=held, each=each)
@@ -155,8 +168,8 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
 
 
 def _units(rows: TabularRows, shape: Shape, loss: Loss) -> tuple[float, float]:
-    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes and logarithms."""
-    if shape.n_classes > 1 or loss.is_log:
+    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes, logarithms, scores."""
+    if shape.n_classes > 1 or loss.is_log or loss.is_ranking:
         return 1.0, 0.0
     mean = float(np.average(rows.y, weights=rows.weight))
     spread = float(np.sqrt(np.average((rows.y - mean) ** 2, weights=rows.weight)))
