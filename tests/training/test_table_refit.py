@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 
 from lutetia.models import Tabular
 from lutetia.training.boosting import Boosting
+from lutetia.training.table_measure import measure
 from lutetia.training.table_refit import HELD, SEED, refit_tables, try_refit
-from lutetia.training.table_run import measure
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 SETTINGS = Boosting(n_tables=60, n_anchors=3, candidates=16, rate=0.03)

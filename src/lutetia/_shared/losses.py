@@ -108,7 +108,8 @@ class Loss:
         return float(np.average(each, weights=weight))
 
     def measure(self, predicted: Array, y: Array, query: Array | None = None) -> float:
-        """What a model is measured by: the mean loss, or its root for squared errors; NDCG@10 of scores by the query of each row."""
+        """What a model is measured by: the mean loss, or its root for squared errors; of scores NDCG@10, by the query of each
+        row."""
         if self.is_ranking:
             from lutetia._shared.rankings import mean_ndcg, queries_of
 

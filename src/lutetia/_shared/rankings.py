@@ -1,8 +1,8 @@
 """Orders of rows within queries, measured by NDCG (Järvelin and Kekäläinen, 2002).
 
-A row of relevance r gains 2**r - 1, and place p, from 1, counts 1 / log2(p + 1) of that. NDCG@k is the sum over the first k places
-as a part of that of the best order, so 1 is perfect. Rows with equal scores share what their places count, as if their order were
-drawn, so that the order of a file is no help.
+A row of relevance r gains 2**r - 1, and place p, from 1, counts 1 / log2(p + 1) of that. NDCG@k is the sum over the first k
+places as a part of that of the best order, so 1 is perfect. Rows with equal scores share what their places count, as if their
+order were drawn, so that the order of a file is no help.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def held_queries(query: Array, count: int, seed: int) -> tuple[Array, Array]:
 
 def check_relevance(y: Array, name: str = "y") -> None:
     """Refuse relevances that have no gain: below 0, or above 30."""
-    if len(y) and not (0 <= y.min() and y.max() <= MOST_RELEVANCE):
+    if len(y) and not (y.min() >= 0 and y.max() <= MOST_RELEVANCE):
         bad = float(y.min() if y.min() < 0 else y.max())
         raise ArgumentError(
             f"{name} holds {bad:.6g}, expected relevances from 0 to {MOST_RELEVANCE:g}: a row of relevance r gains 2**r - 1"

@@ -176,7 +176,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) 
 def _accuracy(model: IntegerClassifier, data: Measured | str) -> dict[str, Any]:
     if not isinstance(data, Measured):
         return {"left_out": f"not measured ({data})"}
-    return {"left_out": "", "split": data.split, **model.report(data.x, data.labels), "samples": len(data.x)}
+    return {"left_out": "", "split": data.split, **model.report(data.x, data.labels, data.query), "samples": len(data.x)}
 
 
 def write_folder(out: Path, texts: dict[str, Any], report: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lutetia._shared.losses import NOUNS
+from lutetia._shared.losses import ERRORS, NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.build_intervals import circuit_text
 from lutetia.cli.guard import stop_if_interrupted
@@ -131,7 +131,7 @@ def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
         return (
             ("RMSE", f"model {model}, {whole} {made}, {on}")
             if key == "rmse"
-            else ("loss", f"{NOUNS[key]}: model {model}, {whole} {made}, {on}")
+            else ("loss" if key in ERRORS else "order", f"{NOUNS[key]}: model {model}, {whole} {made}, {on}")
         )
     return "accuracy", f"model {measured['float_accuracy']:.1%}, {whole} {measured['integer_accuracy']:.1%}, {on}"
 

@@ -79,7 +79,8 @@ def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured
     if n_tables == model.config.n_tables or model.config.core == "gates":
         return cut
     x, y = (part.numpy() for part in data.train)
-    rows = TabularRows(x, y, np.ones(len(y), np.float32))
+    query = None if data.train_query is None else data.train_query.numpy()
+    rows = TabularRows(x, y, np.ones(len(y), np.float32), query)
     trial = None if refit.always else try_refit(model, rows, n_tables, refit.settings)
     if trial is not None and not trial.gains:
         return cut._replace(trial=trial)
@@ -92,7 +93,7 @@ def measured(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
     """The accuracy of the float model and of the integer model on the data of the run, or why it was not measured."""
     if isinstance(data, str):
         return {"left_out": f"not measured ({data})"}
-    return {"left_out": "", "split": data.split, **network.report(data.x, data.labels), "samples": len(data.x)}
+    return {"left_out": "", "split": data.split, **network.report(data.x, data.labels, query=data.query), "samples": len(data.x)}
 
 
 def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwork, dict[str, Any]]:

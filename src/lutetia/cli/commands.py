@@ -55,7 +55,7 @@ def train(
         str | None,
         typer.Option(
             "--task",
-            help=f"{' or '.join(values.TASKS)}; guessed from the target by default.",
+            help=f"{', '.join(values.TASKS)}; guessed from the target by default. A ranking needs --set data.query=COLUMN.",
             autocompletion=values.complete_task,
         ),
     ] = None,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia._shared.losses import NOUNS
+from lutetia._shared.losses import ERRORS, NOUNS
 from lutetia._shared.numbers import short_number, whole_number
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
@@ -58,6 +58,7 @@ from lutetia.training import (
     numeric_columns,
     open_data,
     open_table,
+    query_numbers,
     read_cells,
     read_state,
     read_table_file,
@@ -124,6 +125,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     """How good a model of columns is: on a file, or on the rows that its run held out."""
     split = "test"
     columns: Mapping[str, Sequence[Any]] = {}
+    query: Array | None = None
     if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
         x, y, columns = _table_rows(model, request.data, request.label)
     elif request.data is not None:
@@ -143,19 +145,31 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
         split = _split(opened, request)
         part = opened.splits[split]
         assert isinstance(part, Samples)
-        x, y = part.x, part.y
+        x, y, query = part.x, part.y, part.query
     lacking = np.flatnonzero(np.isnan(y))
     if len(lacking):
         raise DataError(f"{request.data} has no value of the target in row {lacking[0] + 1}, expected one in each row")
     y = y if model.is_regression else y.astype(np.int64)
     model.loss.check_sign(y, "the target")
-    result = {"kind": model.kind, "split": split, "samples": len(y), **measure_tabular(model, x, y)}
+    if model.loss.is_ranking and query is None:
+        query = _query(model, columns, request.data)
+    result = {"kind": model.kind, "split": split, "samples": len(y), **measure_tabular(model, x, y, query)}
     names = feature_names(model)
     if names and len(names) <= MOST_SHUFFLED:
-        result["columns"] = _columns(names, column_importance(model, x, y))
+        result["columns"] = _columns(names, column_importance(model, x, y, query=query))
     if warnings := unknown_warnings(model, columns):
         result["warnings"] = warnings
     return result
+
+
+def _query(model: Tabular, columns: Mapping[str, Sequence[Any]], path: Path | None) -> Array:
+    """The query of each row of a file, by the column that had them in the training data; one query where that is not known."""
+    name = model.metadata.get("query")
+    if name is not None and name not in columns:
+        raise DataError(f"{path} has no column {name!r}, expected the query of each row there")
+    if name is None:
+        return np.zeros(len(next(iter(columns.values()))), np.int64)
+    return query_numbers(columns[name], f"{path}, column {name!r}")
 
 
 def _columns(names: list[str], rises: list[float]) -> list[dict[str, Any]]:
@@ -309,8 +323,9 @@ def _show(result: dict[str, Any], of: str) -> None:
     for line in class_lines(result) if "classes" in result else ():
         screen.print(line, soft_wrap=True, markup=False)
     if "columns" in result:
-        measure = NOUNS[result.get("measure", "rmse")] if "rmse" in result else "loss"
-        screen.print(f"columns that matter: how far the {measure} rises when one is shuffled", soft_wrap=True)
+        key = result.get("measure", "rmse")
+        change = f"{NOUNS[key] if key in result else 'loss'} {'rises' if key in ERRORS else 'falls'}"
+        screen.print(f"columns that matter: how far the {change} when one is shuffled", soft_wrap=True)
         shown = result["columns"][:SHOWN_COLUMNS]
         width = max(len(one_line(each["column"])) for each in shown)
         for each in shown:

@@ -159,7 +159,7 @@ def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: Expla
         score = model(x[None])[:, 0]
     value = float(model.loss.numbers(score.numpy())[0])
     found = attribute_class(model, x, 0, request.rule)
-    title = model.metadata.get("target") or "the prediction"
+    title = model.title or "the prediction"
     told = {
         "kind": model.kind,
         "rule": request.rule,

@@ -71,6 +71,10 @@ def predict(checkpoint: Path, request: PredictRequest, show: bool) -> dict[str, 
         raise UsageError("--keep is for a CSV file, expected --csv FILE too")
     check_output("--csv", None if out == STDOUT else out, (".csv",), given)
     model = load_for_inputs(checkpoint, request.unknown)
+    if isinstance(model, Tabular) and model.loss.is_ranking:
+        from lutetia.cli.predict_ranks import predict_ranks
+
+        return predict_ranks(model, request, show)
     if isinstance(model, Tabular) and model.is_regression:
         return _numbers(model, request, show)
     if isinstance(model, Classifier):
@@ -128,8 +132,7 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
             listed += [
                 {"input": name, "value": value, **own} for name, value, own in zip(file.names, values.tolist(), ends, strict=True)
             ]
-    warnings = [text for file in files for text in range_warnings(model, as_floats(model, file.x), file.names)]
-    warnings += [text for file in files for text in unknown_warnings(model, file.columns or {})]
+    warnings = input_warnings(model, files)
     if out is not None:
         _write_numbers(out, title, listed, kept_columns(files, model.metadata.get("target")) if request.keep else None)
     if show:
@@ -145,7 +148,7 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
                     told += f", {short_number(each['low'], 6)} to {one_line(with_unit(each['high'], unit))} in 9 of 10 cases"
                 screen.print(f"{one_line(each['input'])}  {told}", soft_wrap=True)
             if len(listed) > SHOWN:
-                screen.print(_more(len(listed), out), soft_wrap=True, markup=False)
+                screen.print(more_text(len(listed), out), soft_wrap=True, markup=False)
         _show_skipped(skipped)
     fitted = {"loss": model.loss.name, "quantile": model.loss.quantile}
     return {
@@ -157,6 +160,12 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
         "warnings": warnings,
         "skipped": _skipped(skipped),
     }
+
+
+def input_warnings(model: Tabular, files: Sequence[NamedInputs]) -> list[str]:
+    """What is odd about inputs: outside of the training data's range, and categories that are not known."""
+    warnings = [text for file in files for text in range_warnings(model, as_floats(model, file.x), file.names)]
+    return warnings + [text for file in files for text in unknown_warnings(model, file.columns or {})]
 
 
 def _ends(model: Tabular, values: Any, widths: Any) -> list[dict[str, float]]:
@@ -171,7 +180,7 @@ def _write_numbers(out: Path, title: str, listed: Sequence[dict[str, Any]], kept
     keys = [key for key in ("value", "low", "high") if key in listed[0]]
     before = [[each["input"]] for each in listed] if kept is None else kept.rows
     rows = [[*own, *(repr(each[key]) for key in keys)] for own, each in zip(before, listed, strict=True)]
-    _write_rows(out, [*header, title, *(f"{title} {key}" for key in keys[1:])], rows)
+    write_rows(out, [*header, title, *(f"{title} {key}" for key in keys[1:])], rows)
 
 
 def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:
@@ -233,12 +242,12 @@ def _write_csv(out: Path, names: Sequence[str], predictions: Sequence[Prediction
         best, own = each.best()[0], [each.input] if kept is None else kept.rows[number]
         rows.append([*own, names[best], repr(each.probabilities[best]), *map(repr, each.probabilities)])
     if kept is None:
-        _write_rows(out, ["input", "class", "probability", *names], rows)
+        write_rows(out, ["input", "class", "probability", *names], rows)
     else:
-        _write_rows(out, [*kept.header, kept.title, "probability", *(f"probability of {name}" for name in names)], rows)
+        write_rows(out, [*kept.header, kept.title, "probability", *(f"probability of {name}" for name in names)], rows)
 
 
-def _write_rows(out: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def write_rows(out: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A CSV file, or the same on stdout."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -250,7 +259,7 @@ def _write_rows(out: Path, header: Sequence[str], rows: Sequence[Sequence[str]])
         file.write(text.getvalue().encode("utf-8", "surrogateescape"))
 
 
-def _more(count: int, out: Path | None) -> str:
+def more_text(count: int, out: Path | None) -> str:
     """What the screen leaves out, and where it is, or how to get it."""
     return f"and {count - SHOWN:,} more" + (
         ": --csv FILE writes all of them" if out is None else f", all in {one_line(str(out))}"
@@ -265,7 +274,7 @@ def _show(names: Sequence[str], predictions: Sequence[Prediction], out: Path | N
         told = ", ".join(f"{names[at]} {each.probabilities[at]:.1%}" for at in best)
         screen.print(f"{one_line(each.input):<{min(width, 60)}}  {told}", soft_wrap=True)
     if len(predictions) > SHOWN:
-        screen.print(_more(len(predictions), out), soft_wrap=True, markup=False)
+        screen.print(more_text(len(predictions), out), soft_wrap=True, markup=False)
 
 
 def _skipped(damaged: Mapping[str, DataError]) -> list[dict[str, str]]:

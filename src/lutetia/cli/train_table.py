@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lutetia._shared.losses import NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.class_lines import class_lines
@@ -64,7 +66,9 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
             raise DataError(f"{out} already holds a run: edit {out / 'config.toml'} and train that, or choose --out")
         file = None if path.is_dir() else read_table_file(path)  # images are read as the config says
         asked = _asked(request.settings)
-        task = "regression" if asked.pop("has_loss") and request.task is None else request.task
+        implied = "ranking" if asked["query"] is not None else "regression" if asked["has_loss"] else None
+        task = request.task or implied
+        del asked["has_loss"]
         config, _ = guess_config(path, request.target, task, file=file, **asked)
     else:
         if request.target is not None or request.task is not None:
@@ -91,14 +95,15 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
 
 
 def _asked(settings: list[str]) -> dict[str, Any]:
-    """What --set says that a guess depends on, too: whether to skip what is unusable, how dates are written, and whether there
-    is a loss, which only numbers have."""
+    """What --set says that a guess depends on, too: whether to skip what is unusable, how dates are written, the column of
+    queries, which only a ranking has, and whether there is a loss, which only numbers have."""
     tables: dict[str, Any] = {"data": {}, "fit": {}}
     for setting in settings:
         override_setting(tables, setting)
     data, order = tables["data"], tables["data"].get("day_first")
     skip, has_loss = data.get("skip_unusable") is True, bool({"loss", "quantile"} & tables["fit"].keys())
-    return {"skip": skip, "day_first": order if isinstance(order, bool) else None, "has_loss": has_loss}
+    query = None if data.get("query") is None else str(data["query"])
+    return {"skip": skip, "day_first": order if isinstance(order, bool) else None, "query": query, "has_loss": has_loss}
 
 
 def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) -> TableConfig:
@@ -124,10 +129,10 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     """Show the types of the columns before the fit, and how to choose another target if this one was guessed."""
     table, data = opened
     types, screen = table.types, console()
-    counts = {"fit" if name == "train" else name: len(part) for name, part in data.splits.items()}
-    count = ", ".join(f"{n} row{'' if n == 1 else 's'} to {use}" for use, n in counts.items())
+    count = ", ".join(f"{_rows_text(part)} to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
-    target = f" of {one_line(config.data.target)}" if config.data.target else ""
+    kind = kind if table.query is None else "ranking"
+    target = f" {'of' if table.query is None else 'by'} {one_line(config.data.target)}" if config.data.target else ""
     target += ", the last column (--target names another)" if target and guessed else ""
     screen.print(f"{kind}{target}: {count}", soft_wrap=True)
     width = max((len(one_line(name)) for name in [*(name for name, _ in types[:SHOWN]), *table.left_out]), default=0)
@@ -150,6 +155,15 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
+
+
+def _rows_text(part: Any) -> str:
+    """How many rows a split has, and of a ranking how many queries."""
+    rows = f"{len(part)} row{'' if len(part) == 1 else 's'}"
+    if part.query is None:
+        return rows
+    count = len(np.unique(part.query))
+    return f"{rows} of {count:,} quer{'y' if count == 1 else 'ies'}"
 
 
 def _skipped_text(skipped: list[str], images: bool) -> str:
@@ -208,8 +222,20 @@ def missed_class(measured: dict[str, Any]) -> str | None:
     return None
 
 
+def ranking_text(measured: dict[str, Any]) -> str:
+    """How good an order is, beside an order by chance."""
+    text = f"NDCG@10 {measured['ndcg_10']:.4f}, NDCG@5 {measured['ndcg_5']:.4f}"
+    text += f" (by chance: {measured['chance_10']:.4f} and {measured['chance_5']:.4f})"
+    lacking = measured["without_relevant"]
+    return f"{text}, {measured['queries'] - lacking:,} queries" + (
+        f", {lacking:,} more without a relevant row" if lacking else ""
+    )
+
+
 def told_measure(measured: dict[str, Any]) -> str:
     """The headline numbers of an evaluation."""
+    if "ndcg_10" in measured:
+        return ranking_text(measured)
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
     unit = f" {one_line(measured['unit'])}" if "unit" in measured else ""

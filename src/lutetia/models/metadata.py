@@ -1,11 +1,12 @@
 """What a checkpoint says about its data: `model.metadata`, plain values that `metadata.json` holds.
 
-task         "classification", "regression" or "language"
+task         "classification", "regression", "ranking" or "language"
 classes      the names of the classes, one for each output
 features     the names of the inputs, one for each number
 input_low    the smallest value of each input in the training data, or one number for all of them
 input_high   the largest
 target       the name of what is predicted
+query        of a ranking: the name of the column whose equal values are one query
 categories   by the number of an input, as a string, the values that its numbers stand for
 units        by the number of an input, as a string, the unit that may follow its numbers in a file
 target_unit  the unit that may follow the numbers to predict
@@ -38,9 +39,10 @@ from lutetia.models.dates import ORDERS
 METADATA = "metadata.json"
 UNKNOWN = ("error", "missing")
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
-TASKS = ("classification", "regression", "language")
+TASKS = ("classification", "regression", "ranking", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
+NAMES = ("target", "query")
 
 
 def check_metadata(metadata: object, config: Any) -> dict[str, Any]:
@@ -83,9 +85,10 @@ def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> No
 
 def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
     """Check what is known of the columns: plain values by the number of an input, a name, and words."""
-    target = metadata.get("target")
-    if target is not None and not (isinstance(target, str) and target.strip() and len(target) <= LONGEST_NAME):
-        fail("metadata.target", target, f"a name of 1 to {LONGEST_NAME} characters")
+    for key in NAMES:
+        name = metadata.get(key)
+        if name is not None and not (isinstance(name, str) and name.strip() and len(name) <= LONGEST_NAME):
+            fail(f"metadata.{key}", name, f"a name of 1 to {LONGEST_NAME} characters")
     if not isinstance(metadata.get("target_unit", ""), str):
         fail("metadata.target_unit", metadata["target_unit"], "a string")
     if not isinstance(metadata.get("resized", False), bool):

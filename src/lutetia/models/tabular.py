@@ -68,12 +68,17 @@ class Tabular(Model[TabularConfig]):
 
     @property
     def is_regression(self) -> bool:
-        """Whether the output is a number, not scores of classes."""
+        """Whether the output is a number, which may be the score of a ranking, not scores of classes."""
         return self.config.n_classes == 1
 
     @property
+    def title(self) -> str | None:
+        """The name of the number that a regression gives, where it is known; a ranking gives scores."""
+        return "score" if self.loss.is_ranking else self.metadata.get("target")
+
+    @property
     def loss(self) -> Loss:
-        """What the numbers of a regression were fitted to."""
+        """What the numbers of a regression, or the scores of a ranking, were fitted to."""
         return Loss(self.config.loss, self.config.quantile)
 
     @property

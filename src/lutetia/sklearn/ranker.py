@@ -70,7 +70,7 @@ class LUTRanker(BoostedEstimator):
     ) -> Self:
         """Fit to X [n, columns] and relevances y [n] of the rows of queries: `group` or `qid` says which.
 
-        An `eval_set` (X, y) has its own `eval_group` or `eval_qid`, alone or in a list. A weight counts for its row, in all pairs.
+        An `eval_set` (X, y) has its own `eval_group` or `eval_qid`, alone or in a list. A weight counts for its row in all pairs.
         """
         check_params(self, PARAMS)
         rows = self._rows(X, y, sample_weight)

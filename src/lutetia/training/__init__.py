@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lutetia.training.intervals import error_bounds, half_widths, interval_bounds, interval_ends
     from lutetia.training.progress import Live, Silent
     from lutetia.training.progress import clock as duration_text
+    from lutetia.training.queries import query_numbers
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
     from lutetia.training.run import train
     from lutetia.training.shaping import Shaping
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
     from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, read_table_file
     from lutetia.training.table_files import named as column_names
+    from lutetia.training.table_measure import measure as measure_tabular
     from lutetia.training.table_refit import Trial as RefitTrial
     from lutetia.training.table_refit import refit_tables, try_refit
     from lutetia.training.table_run import (
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
         open_table,
         train_table,
     )
-    from lutetia.training.table_run import measure as measure_tabular
     from lutetia.training.tables import Cells, is_number, label_column, read_cells
     from lutetia.training.tables import class_names as labels_of
     from lutetia.training.tables import numbers as numeric_columns
@@ -103,15 +104,16 @@ __getattr__, __dir__ = lazy_door(
         "importance": "column_importance",
         "intervals": "error_bounds half_widths interval_bounds interval_ends",
         "progress": "Live Silent duration_text=clock",
+        "queries": "query_numbers",
         "resharding": "full_state_dict load_full_state_dict",
         "run": "train",
         "shaping": "Shaping",
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
         "table_files": "LearningTable TableFile UNNAMED_COLUMN=UNNAMED column_names=named find_target is_table read_table_file",
+        "table_measure": "measure_tabular=measure",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",
-        "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config measure_tabular=measure"
-        " open_table train_table",
+        "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config open_table train_table",
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
         "tabular": "TabularRows Shape balanced_factors encode_rows fit_tabular make_tabular=make_model",
         "task": "context_of metrics_of metrics_text=told",

@@ -26,10 +26,11 @@ NOT_LIBRARY = ("site-packages", "dist-packages", "__pycache__", "test", "tests",
 
 @dataclass(frozen=True)
 class Samples:
-    """x [n, ...], uint8 or float32, and the class of each, y [n] int64."""
+    """x [n, ...], uint8 or float32, and the class of each, y [n] int64; of a ranking the number of its query, [n] int64."""
 
     x: Array
     y: Array
+    query: Array | None = None
 
     def __len__(self) -> int:
         return len(self.y)

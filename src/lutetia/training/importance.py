@@ -16,13 +16,16 @@ TIMES = 3  # that each column is shuffled
 
 
 @torch.no_grad()
-def column_importance(model: Tabular, x: Array, y: Array, seed: int = 0) -> list[float]:
+def column_importance(model: Tabular, x: Array, y: Array, seed: int = 0, query: Array | None = None) -> list[float]:
     """By how much the loss of classes, or what numbers are measured by, rises on rows x [n, *input_shape] when each column is
-    shuffled, [columns]."""
+    shuffled, [columns]; of a ranking by how much NDCG@10 falls, by the query of each row."""
     random = np.random.default_rng(seed)
     rows = random.permutation(len(y))[:MOST_ROWS]
+    if query is not None:  # query by query; the last may be cut
+        rows = np.argsort(random.permutation(query.max() + 1)[query], kind="stable")[:MOST_ROWS]
+        query = query[rows]
     codes, target = model.encode(torch.from_numpy(x[rows])), torch.from_numpy(y[rows])
-    source, before = model.encoding.source, _loss(model, codes, target)
+    source, before = model.encoding.source, _loss(model, codes, target, query)
     orders = [torch.from_numpy(random.permutation(len(rows))) for _ in range(TIMES)]
     rises = []
     for column in range(model.n_columns):
@@ -30,13 +33,15 @@ def column_importance(model: Tabular, x: Array, y: Array, seed: int = 0) -> list
         rise = 0.0
         for order in orders:
             changed[:, own] = codes[order][:, own]
-            rise += _loss(model, changed, target) - before  # exactly 0 for a column that no table reads
+            rise += _loss(model, changed, target, query) - before  # exactly 0 for a column that no table reads
         rises.append(rise / TIMES)
     return rises
 
 
-def _loss(model: Tabular, codes: Tensor, target: Tensor) -> float:
+def _loss(model: Tabular, codes: Tensor, target: Tensor, query: Array | None) -> float:
     scores = model.core(codes).double()
+    if model.loss.is_ranking:
+        return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), query)
     if model.is_regression:
         return model.loss.measure(model.loss.numbers(scores[:, 0].numpy()), target.numpy())
     return float(torch.nn.functional.cross_entropy(scores, target))

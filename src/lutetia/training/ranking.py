@@ -2,9 +2,9 @@
 LambdaMART", 2010).
 
 Each pair of rows of a query pulls the scores of the more relevant one up and of the other down: by the slope of RankNet's loss,
-log(1 + exp(-d)) of the difference d of their scores, times how far NDCG would change if the two exchanged their places. As LightGBM
-does it (its `lambdarank_norm`), that is divided by |d|, so that pairs far apart do not decide, and a query whose pulls add up to s
-counts log2(1 + s), so that long queries do not.
+log(1 + exp(-d)) of the difference d of their scores, times how far NDCG would change if the two exchanged their places. As
+LightGBM does it (its `lambdarank_norm`), that is divided by |d|, so that pairs far apart do not decide, and a query whose pulls
+add up to s counts log2(1 + s), so that long queries do not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lutetia._shared.compiled import jit
-from lutetia._shared.rankings import Queries, gains_of, mean_ndcg
+from lutetia._shared.rankings import AT, Queries, gains_of, mean_ndcg, ndcg, queries_of
 from lutetia.training.goals import Curved, Residuals
 
 Array = np.ndarray[Any, Any]
 TOP = 30  # places: a pair counts if one of its rows is there, and NDCG is that of these places
 LEAST_APART = 0.01  # of two scores
+MEASURED_AT = (5, AT)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,6 +45,22 @@ class Rankings(Curved):
     def loss(self, scores: Array) -> float:
         """What NDCG@10 lacks to 1, the mean over queries."""
         return 1 - mean_ndcg(self.y, scores[:, 0], self.queries)
+
+
+def measure_ranking(y: Array, scores: Array, query: Array) -> dict[str, Any]:
+    """NDCG@5 and NDCG@10 of scores [n] for relevances [n], the means over queries; the same of rows in an order by chance; and
+    how many queries there are, and how many of them have no relevant row and are not counted."""
+    queries, flat = queries_of(query), np.zeros(len(y))
+    known: dict[str, Any] = {f"ndcg_{at}": mean_ndcg(y, scores, queries, at) for at in MEASURED_AT}
+    known |= {f"chance_{at}": mean_ndcg(y, flat, queries, at) for at in MEASURED_AT}
+    lacking = int(np.isnan(ndcg(y, flat, queries)).sum())
+    return {
+        "loss": 1 - known[f"ndcg_{AT}"],
+        "measure": f"ndcg_{AT}",
+        **known,
+        "queries": len(queries),
+        "without_relevant": lacking,
+    }
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------

@@ -39,13 +39,14 @@ from lutetia.training.images import (
     read_images,
     where_images_lie,
 )
+from lutetia.training.queries import check_query, query_numbers
 from lutetia.training.tables import LARGEST, class_order, read_cells
 from lutetia.training.units import find_unit, without_unit
 
 UNNAMED = "column "  # and its number
 CELL = 8  # bytes that a cell takes in memory at least
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
-TASKS = ("classification", "regression")
+TASKS = ("classification", "regression", "ranking")
 AS_THEY_ARE = ImageSettings()
 
 
@@ -85,6 +86,7 @@ class LearningTable:
     units: dict[int, str] = field(default_factory=dict)  # that the numbers of a column have in the file
     target_unit: str | None = None  # of a regression
     dates: dict[int, DateColumn] = field(default_factory=dict)
+    query: Array | None = None  # of a ranking: the number of the query of each row, int64 [n]
 
     @property
     def types(self) -> list[tuple[str, str]]:
@@ -154,6 +156,7 @@ def is_table(path: Path) -> bool:
 class Reading:
     """How the columns of a file are read, besides what they look like: those of categories, those left out, words for no value,
     those of dates, and whether the day comes first in dates that do not say so. With `skip`, rows without a target are skipped.
+    Of a ranking, `query` is the column whose equal values are one query.
     """
 
     categorical: Sequence[str] = ()
@@ -162,6 +165,7 @@ class Reading:
     dates: Sequence[str] | None = None
     day_first: bool | None = None
     skip: bool = False
+    query: str | None = None
 
 
 AS_GUESSED = Reading()
@@ -171,6 +175,7 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
     """The columns as numbers; types and the task are guessed where they are not given."""
     if task is not None and task not in TASKS:
         raise ArgumentError(f"task is {task!r}, expected one of {', '.join(map(repr, TASKS))}")
+    check_query(file.path, file.columns, task, wanted.query)
     if file.x is not None:
         file = _with_targets(file, None) if wanted.skip else file
         y, classes = make_target([*(file.target or ())], task, str(file.path))
@@ -179,17 +184,25 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         names = [f"x{number}" for number in range(math.prod(x.shape[1:]))] if x.ndim == 2 else []
         return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, file.left_out, tuple(x.shape[1:]), file.skipped)
     name = find_target(file, target)
+    if name == wanted.query:
+        raise DataError(f"{file.path}, column {name!r} is the target, expected data.query to be another")
     _check_listed(file, wanted)
-    found = find_dates(_columns(file, wanted, (name, *wanted.categorical)), wanted.dates, wanted.day_first, file.lines)
+    besides = (name,) if wanted.query is None else (name, wanted.query)
+    found = find_dates(_columns(file, wanted, (*besides, *wanted.categorical)), wanted.dates, wanted.day_first, file.lines)
     dropped = _left_out(file, wanted, found)
     file = _with_targets(file, name) if wanted.skip else file
     y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
+    query = (
+        None
+        if wanted.query is None
+        else query_numbers(file.columns[wanted.query], f"{file.path}, column {wanted.query!r}", file.lines)
+    )
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
     units: dict[int, str] = {}
     dates: dict[int, DateColumn] = {}
-    for column, values in _columns(file, wanted, (name, *dropped)).items():
+    for column, values in _columns(file, wanted, (*besides, *dropped)).items():
         order, unit = found.orders.get(column), None
         known: list[str] = []
         if order is not None:
@@ -214,7 +227,7 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         raise DataError(f"{file.path} has no column to learn from besides {name!r}")
     target_unit = None if classes else find_unit(file.columns[name])
     x, shape = np.stack(parts, 1), (len(parts),)
-    return LearningTable(x, y, features, classes, categories, dropped, shape, file.skipped, units, target_unit, dates)
+    return LearningTable(x, y, features, classes, categories, dropped, shape, file.skipped, units, target_unit, dates, query)
 
 
 def _columns(file: TableFile, wanted: Reading, besides: Collection[str]) -> dict[str, Sequence[Any]]:
@@ -296,9 +309,9 @@ def make_target(
     if guessed:
         whole = numeric and all(number.is_integer() for number in by_text.values() if number is not None)
         task = "regression" if numeric and not (whole and len(by_text) <= MOST_CLASSES) else "classification"
-    if task == "regression":
+    if task in ("regression", "ranking"):
         if not numeric:
-            raise DataError(f"{where} holds {texts[numbers.index(None)]!r}, expected numbers for a regression")
+            raise DataError(f"{where} holds {texts[numbers.index(None)]!r}, expected numbers for a {task}")
         target = np.array(numbers, np.float64)
         far = np.flatnonzero(np.abs(target) > LARGEST)
         if len(far):

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lutetia._shared.losses import NOUNS
+from lutetia._shared.losses import ERRORS
+from lutetia._shared.rankings import held_queries
 from lutetia.models import Tabular
 from lutetia.training.boosting import Boosting, refit
-from lutetia.training.table_run import measure
+from lutetia.training.table_measure import measure
 from lutetia.training.tabular import BASE_TABLES, Shape, TabularRows, fit_tabular, learning_codes
 
 HELD = 5  # one row in five is held out
@@ -31,7 +32,7 @@ class Trial:
     @property
     def gains(self) -> bool:
         """Whether the second fit is at least as good."""
-        return self.again <= self.cut if self.measure in NOUNS else self.again >= self.cut
+        return self.again <= self.cut if self.measure in ERRORS else self.again >= self.cut
 
     def to_dict(self) -> dict[str, Any]:
         """For a report."""
@@ -48,7 +49,7 @@ def refit_tables(model: Tabular, rows: TabularRows, n_tables: int, rounds: int, 
     """The first `n_tables` of a model as a model whose rows are fitted again to some rows of data, in `rounds`."""
     if settings.balanced and not model.is_regression:
         rows = rows.balanced(model.config.n_classes)
-    flat = TabularRows(rows.x.reshape(len(rows.y), -1), rows.y, rows.weight)
+    flat = replace(rows, x=rows.x.reshape(len(rows.y), -1))
     codes, goal = learning_codes(model.encoding, flat, _shape(model), settings)
     kept = model.first(n_tables)
     anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
@@ -64,15 +65,18 @@ def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosti
     order = np.random.default_rng(SEED).permutation(len(rows.y))
     count = len(order) // HELD
     held, own = order[:count], order[count:]
+    if rows.query is not None:
+        own, held = held_queries(rows.query, len(np.unique(rows.query)) // HELD, SEED)
+        count = len(held)
     if not count or (not model.is_regression and len(np.unique(rows.y[own])) < 2):
         return None
-    some = TabularRows(rows.x.reshape(len(order), -1)[own], rows.y[own], rows.weight[own])
+    some = replace(rows, x=rows.x.reshape(len(order), -1)).part(own)
     once = replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None, calibrate=False, intervals=False)
     fresh, _ = fit_tabular(some, _shape(model), once)
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
     key = model.loss.key if model.is_regression else "balanced_accuracy" if settings.balanced else "accuracy"
-    x, y = rows.x.reshape(-1, *model.config.input_shape)[held], rows.y[held]
-    cut, refitted = (measure(each, x, y)[key] for each in (fresh.first(n_tables), again))
+    x, query = rows.x.reshape(-1, *model.config.input_shape)[held], None if rows.query is None else rows.query[held]
+    cut, refitted = (measure(each, x, rows.y[held], query)[key] for each in (fresh.first(n_tables), again))
     return Trial(count, cut, refitted, key)
 
 

@@ -22,17 +22,17 @@ import torch
 
 from lutetia import toml
 from lutetia._shared.folders import MANIFEST
-from lutetia._shared.losses import LOSSES, Loss
+from lutetia._shared.losses import LOSSES, RANKING, Loss
+from lutetia._shared.rankings import check_relevance, held_queries
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
 from lutetia.models import UNKNOWN, Tabular, save
 from lutetia.training.boosting import Boosting, Each
-from lutetia.training.class_counts import class_report
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_among
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, has_colours_last, labelled_images
-from lutetia.training.intervals import error_bound, half_widths, interval_bounds
+from lutetia.training.intervals import interval_bounds
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.shifts import moves
 from lutetia.training.table_files import (
@@ -44,13 +44,15 @@ from lutetia.training.table_files import (
     make_table,
     read_table_file,
 )
+from lutetia.training.table_measure import measure
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 Array = np.ndarray[Any, Any]
 MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
 HELD = 10  # one row in ten decides when to stop, where fit.patience is set
-ENOUGH = 100  # rows to fit, of which some can be spared for that
+ENOUGH, ENOUGH_QUERIES = 100, 50  # rows, or queries, to fit, of which some can be spared for that
+FEW_TABLES = 250  # of a ranking with fewer queries
 SMALLEST_SIDE, MOST_CODES = 8, 1 << 30  # pixels of an image that is shifted, bytes of codes of all shifted images
 ENOUGH_TO_TRY, SURE = 200, 100_000  # rows from which probabilities are calibrated, and of which there is little to correct
 ENOUGH_ERRORS = 1000  # rows to fit, from which intervals differ: of 442 in `lutetia bench intervals` they were no narrower
@@ -72,6 +74,7 @@ class TableSettings:
     colour: bool | None = None  # of images: whether they keep their colours
     colour_last: bool | None = None  # of arrays of images: whether they are [n, height, width, channels]
     unknown: str | None = option(None, choices=UNKNOWN)  # what categories are that the fit has not seen: an error, or missing
+    query: str | None = None  # of a ranking: the column whose equal values are one query
     missing: list[str] = field(default_factory=list)  # words that stand for no value, besides NA, null, ?, ..
     shift: int | None = option(None, low=0, high=3)  # of images: pixels by which they are moved, at most, in the fit
     skip_unusable: bool = False  # go on without damaged images and rows without a target
@@ -85,7 +88,7 @@ class TableSettings:
     @property
     def reading(self) -> Reading:
         """How columns are read."""
-        return Reading(self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable)
+        return Reading(self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable, self.query)
 
 
 @dataclass(frozen=True)
@@ -117,11 +120,14 @@ class TableConfig:
 
     def boosting(self) -> Boosting:
         """How tables are fitted, on the threads of torch."""
-        return Boosting(**dataclasses.asdict(self.fit), shift=self.data.shift or 0, threads=torch.get_num_threads())
+        fit = dataclasses.asdict(self.fit) | ({"loss": RANKING} if self.data.task == "ranking" else {})
+        return Boosting(**fit, shift=self.data.shift or 0, threads=torch.get_num_threads())
 
     def to_dict(self) -> dict[str, Any]:
         """As TOML has it: without what is None."""
         tables = dataclasses.asdict(self)
+        if self.data.task == "ranking":
+            del tables["fit"]["loss"]  # which is that of numbers
         return {name: {key: value for key, value in table.items() if value is not None} for name, table in tables.items()}
 
 
@@ -155,11 +161,11 @@ def open_table(
     table = make_table(file, wanted.target, wanted.task, wanted.reading)
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
-    order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
-    held = int(len(order) * config.data.test)
-    parts = _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
+    parts, query = _split(table, config.data), table.query
     x = table.x.reshape(-1, *table.input_shape)
-    splits = {name: Samples(x[rows], table.y[rows]) for name, rows in parts.items() if len(rows)}
+    splits = {
+        name: Samples(x[rows], table.y[rows], None if query is None else query[rows]) for name, rows in parts.items() if len(rows)
+    }
     names = Names(table.classes, table.features)
     return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
 
@@ -170,6 +176,17 @@ def _colours_first(file: TableFile) -> TableFile:
         found = "columns" if file.x is None else f"x {list(file.x.shape)}"
         raise DataError(f"data.colour_last is true and {file.path} holds {found}, expected x [n, height, width, channels]")
     return dataclasses.replace(file, x=np.moveaxis(file.x, -1, 1))
+
+
+def _split(table: LearningTable, wanted: TableSettings) -> dict[str, Array]:
+    """The rows of each split, drawn by chance; of a ranking whole queries."""
+    if table.query is not None:
+        count = table.query.max() + 1
+        train, test = held_queries(table.query, int(count * wanted.test), SPLIT_SEED)
+        return {"train": train, "test": test}
+    order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
+    held = int(len(order) * wanted.test)
+    return _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
 
 
 def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[str, Array]:
@@ -201,7 +218,7 @@ def train_table(
 def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, opened: tuple[LearningTable, Data]) -> dict[str, Any]:
     table, data = opened
     if config.fit.balanced and not table.classes:
-        raise DataError("fit.balanced is true, and a regression has no classes, expected false")
+        raise DataError(f"fit.balanced is true, and a {_task(table)} has no classes, expected false")
     _check_loss(config, table)
     if config.data.shift and len(table.input_shape) < 2:
         raise DataError(f"data.shift is {config.data.shift}, expected 0: {config.data.path} holds no images")
@@ -214,13 +231,13 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
-    rows = TabularRows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
+    rows = TabularRows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32), samples.query)
     settings = config.boosting()
     own, held = (rows, None) if config.fit.patience is None else _hold_out(rows, config)
     model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
     model.metadata = _metadata(table, rows, config)
     summary: dict[str, Any] = {
-        "task": "classification" if table.classes else "regression",
+        "task": _task(table),
         "out": str(out),
         "checkpoint": str(out / MODEL),
         "rows": {name: len(part.y) for name, part in data.splits.items() if isinstance(part, Samples)},
@@ -229,7 +246,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "skipped": table.skipped,
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
-        **({} if table.classes else {"fit_loss": config.fit.loss, "quantile": config.fit.quantile}),
+        **({} if table.classes else {"fit_loss": settings.loss, "quantile": config.fit.quantile}),
         "temperature": fitted.temperature,
         "weights": sum(each.numel() for each in model.parameters()),
         "seconds": round(time.perf_counter() - begun, 3),
@@ -238,7 +255,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         model.metadata |= interval_bounds(model, test.x, test.y)
     for name, part in data.splits.items():
         assert isinstance(part, Samples)
-        summary[name] = measure(model, part.x, part.y)
+        summary[name] = measure(model, part.x, part.y, part.query)
         if table.classes:
             counts = np.bincount(part.y, minlength=len(table.classes))
             summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / len(part.y))}
@@ -246,8 +263,20 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     return summary
 
 
+def _task(table: LearningTable) -> str:
+    return "classification" if table.classes else "regression" if table.query is None else "ranking"
+
+
 def _check_loss(config: TableConfig, table: LearningTable) -> None:
-    """Refuse a loss that does not fit the numbers to predict, or classes."""
+    """Refuse a loss that does not fit the numbers to predict, or classes, or the order of rows."""
+    if table.query is not None:
+        if config.fit.loss != FitSettings.loss or config.fit.quantile is not None or config.fit.intervals:
+            raise DataError("fit.loss, fit.quantile and fit.intervals are for numbers, and a ranking orders rows: leave them out")
+        try:
+            check_relevance(table.y, f"{config.data.path}: {config.data.target!r}")
+        except ArgumentError as error:
+            raise DataError(str(error)) from error
+        return
     try:
         loss = Loss(config.fit.loss, config.fit.quantile)
         if not table.classes:
@@ -262,59 +291,27 @@ def _check_loss(config: TableConfig, table: LearningTable) -> None:
 
 
 def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, TabularRows]:
-    """The rows to fit, and those that decide when to stop: the last tenth, since the rows are already shuffled."""
+    """The rows to fit, and those that decide when to stop: the last tenth, since the rows are already shuffled; of a ranking a
+    tenth of the queries."""
+    if rows.query is not None and (count := len(np.unique(rows.query)) // HELD):
+        parts = held_queries(rows.query, count, SPLIT_SEED)
+        return rows.part(parts[0]), rows.part(parts[1])
     count = len(rows.y) - len(rows.y) // HELD
     if count == len(rows.y):
         raise DataError(
             f"{config.data.path}: fit.patience is {config.fit.patience} and there are {len(rows.y)} rows to fit, expected {HELD}"
+            + ("" if rows.query is None else " queries")
         )
     parts = (slice(None, count), slice(count, None))
     own, held = (TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in parts)
     return own, held
 
 
-@torch.no_grad()
-def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers."""
-    if model.is_regression:
-        return _measure_numbers(model, x, y)
-    scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
-    target = torch.from_numpy(y)
-    loss = float(torch.nn.functional.cross_entropy(scores, target))
-    predicted = scores.argmax(1)
-    names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
-    accuracy = float((predicted == target).double().mean())
-    return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names)}
-
-
-def _measure_numbers(model: Tabular, x: Array, y: Array) -> dict[str, Any]:
-    """The mean loss, the root of the mean squared error and R², what nine in ten errors stay within, and of the model's own
-    intervals how many rows are inside, and their mean width. Losses other than the squared error have a `measure`, its value
-    under that name, and D²; of a quantile, `below` is the part of the rows at or below the prediction. `unit` is that of the
-    numbers, where it is known.
-    """
-    predicted, loss = model.numbers(torch.from_numpy(x)).numpy(), model.loss
-    squared = Loss()
-    known: dict[str, Any] = {"loss": loss.mean(predicted, y), "rmse": squared.measure(predicted, y)}
-    known["r2"] = squared.explained(predicted, y)
-    if "target_unit" in model.metadata:
-        known["unit"] = model.metadata["target_unit"]
-    if loss != squared:
-        known |= {"measure": loss.key, loss.key: known["loss"], "d2": loss.explained(predicted, y)}
-    if not loss.has_intervals:
-        return known | {"quantile": loss.quantile, "below": float((y <= predicted).mean())}
-    errors = np.abs(predicted - y)
-    bound, own = error_bound(errors), half_widths(model, x)
-    if own is not None:
-        known |= {"inside_90": float((errors <= own).mean()), "width_90": float(2 * own.mean())}
-    return known if bound is None else known | {"error_90": bound}
-
-
 def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
     low, high = np.nan_to_num(np.nanmin(rows.x, 0)), np.nan_to_num(np.nanmax(rows.x, 0))
     image = len(table.input_shape) > 1
     known: dict[str, Any] = {
-        "task": "classification" if table.classes else "regression",
+        "task": _task(table),
         "input_low": float(low.min()) if image else low.tolist(),
         "input_high": float(high.max()) if image else high.tolist(),
     }
@@ -332,6 +329,8 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
         known["units"] = {str(number): unit for number, unit in table.units.items()}
     if config.data.target is not None:
         known["target"] = config.data.target
+    if config.data.query is not None:
+        known["query"] = config.data.query
     if config.data.missing:
         known["missing"] = config.data.missing
     if config.data.unknown is not None:
@@ -364,23 +363,27 @@ def guess_config(
     skip: bool = False,
     file: TableFile | None = None,
     day_first: bool | None = None,
+    query: str | None = None,
 ) -> tuple[TableConfig, LearningTable]:
     """The config for a file: its target, its task and the types of its columns; with `skip`, without what is unusable. A `file`
-    that was read is not read again. `day_first` is for dates that do not say so themselves."""
+    that was read is not read again. `day_first` is for dates that do not say so themselves, `query` the column of a ranking's
+    queries."""
     images = _guess_images(path, skip)
     file = read_table_file(path, images, skip) if file is None else file
     is_last = file.x is not None and has_colours_last(file.x.shape)
     file = _colours_first(file) if is_last else file
     name = None if file.x is not None else find_target(file, target)
-    others = {column: values for column, values in file.columns.items() if column != name}
+    others = {column: values for column, values in file.columns.items() if column not in (name, query)}
     counting = [column for column, values in others.items() if numbers_rows(values) or identifies_rows(column, values)]
-    counting = counting if len(counting) < len(file.columns) - 1 else []  # a curve over one number is to be learned
+    counting = counting if len(counting) < len(others) else []  # a curve over one number is to be learned
     words = sorted({word for values in others.values() for word in missing_words(values)})
-    table = make_table(file, name, task, Reading((), counting, words, None, day_first, skip))
-    wanted = task or ("classification" if table.classes else "regression")
+    table = make_table(file, name, task, Reading((), counting, words, None, day_first, skip, query))
+    wanted = task or _task(table)
     dates = [table.features[number] for number in table.dates] or None
     columns = [column for column in table.left_out if column in file.columns]
-    settings = TableSettings(str(path), name, wanted, [], columns, dates, day_first, missing=words, skip_unusable=skip)
+    settings = TableSettings(
+        str(path), name, wanted, [], columns, dates, day_first, query=query, missing=words, skip_unusable=skip
+    )
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
     if is_last:
@@ -389,6 +392,11 @@ def guess_config(
     settings = dataclasses.replace(settings, shift=shift)
     n_rows = len(table.y) * (1 - settings.test)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
+    if table.query is not None:
+        enough = (table.query.max() + 1) * (1 - settings.test) >= ENOUGH_QUERIES
+        return TableConfig(
+            settings, FitSettings(n_tables=2000, patience=5) if enough else FitSettings(n_tables=FEW_TABLES)
+        ), table
     stops = wanted == "regression" and n_rows >= ENOUGH
     if stops:
         return TableConfig(settings, FitSettings(n_tables=2000, patience=5, intervals=n_rows >= ENOUGH_ERRORS)), table

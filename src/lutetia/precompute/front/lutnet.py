@@ -75,15 +75,15 @@ class LUTNetwork:
         return y[:, 0] if y.shape[1] == 1 else y.argmax(1)
 
     @torch.no_grad()
-    def report(self, x: Tensor, labels: Tensor, batch: int = 1024) -> dict[str, float]:
+    def report(self, x: Tensor, labels: Tensor, batch: int = 1024, query: Tensor | None = None) -> dict[str, float]:
         """The accuracy of the float model and of the integer model, and how often they agree: labels [batch].
 
         For a network that ends in one sum, their root mean squared errors, or what the loss of the model is measured by; labels
-        are then numbers.
+        are then numbers. That of a ranking is NDCG@10, by the `query` of each row [batch].
         """
         if not isinstance(self.graph.nodes[self.graph.output], Argmax) and self.graph.output_edge.channels == 1:
             check_tensor("labels", labels, [len(x)])
-            return self._errors(x, labels, batch)
+            return self._errors(x, labels, batch, query)
         check_tensor("labels", labels, [len(x)], [each for each in NUMBERS if not each.is_floating_point])
         float_classes = self._scores(x, batch).argmax(1)
         classes = self.classes(x)
@@ -98,15 +98,15 @@ class LUTNetwork:
         """Scores of the float model; codes are made from the inputs in full precision, so that rounding cannot cross an edge."""
         return scores(self.model, x, batch, torch.float64 if isinstance(self.encoder, CodeEncoder) else None)
 
-    def _errors(self, x: Tensor, numbers: Tensor, batch: int) -> dict[str, float]:
+    def _errors(self, x: Tensor, numbers: Tensor, batch: int, query: Tensor | None) -> dict[str, float]:
         own = getattr(self.model, "loss", None)
         loss = own if isinstance(own, Loss) else Loss()
         answers = {
             f"float_{loss.key}": self._scores(x, batch)[:, 0].double(),
             f"integer_{loss.key}": self(x)[:, 0].double() * self.graph.output_edge.scale[0],
         }
-        wanted = numbers.double().numpy()
-        errors = {name: loss.measure(loss.numbers(each.numpy()), wanted) for name, each in answers.items()}
+        wanted, queries = numbers.double().numpy(), None if query is None else query.numpy()
+        errors = {name: loss.measure(loss.numbers(each.numpy()), wanted, queries) for name, each in answers.items()}
         return {"samples": float(len(x)), **errors}
 
 

@@ -84,7 +84,7 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     """The texts of columns.h, columns.c and rows.c."""
     parts, known, n = _codes(model), model.model.metadata, model.model.n_columns
     names = [*known.get("features", (f"x{number}" for number in range(n)))]
-    classes = [*known.get("classes", map(str, range(model.n_outputs)))] if model.n_outputs > 1 else [known.get("target", "value")]
+    classes = [*known.get("classes", map(str, range(model.n_outputs)))] if model.n_outputs > 1 else [model.model.title or "value"]
     units = [known.get("units", {}).get(str(number), "") for number in range(n)]
     lists, categories = "", []
     for number in range(n):
@@ -120,6 +120,7 @@ def _unit(model: IntegerClassifier) -> str:
     """What the number of a regression is multiplied by, and whether that is a logarithm."""
     is_log = model.model.loss.is_log
     what = "logarithm of the number that is predicted" if is_log else "number that is predicted"
+    what = "score to sort by" if model.model.loss.is_ranking else what
     unit = UNIT.format(what=what, unit=_double(float(model.graph.output_edge.scale[0])))
     return unit + "#define LUTETIA_LOG\n" if is_log else unit
 

@@ -137,9 +137,10 @@ class IntegerClassifier:
 
         return emit_shared(self, reuse)
 
-    def report(self, x: Tensor, labels: Tensor) -> dict[str, float]:
-        """The accuracy of the float model and of this one, and how often they agree: x as the float model takes it."""
-        return self.network.report(x, labels)
+    def report(self, x: Tensor, labels: Tensor, query: Tensor | None = None) -> dict[str, float]:
+        """The accuracy of the float model and of this one, and how often they agree: x as the float model takes it. Of a ranking
+        NDCG@10, by the `query` of each row."""
+        return self.network.report(x, labels, query=query)
 
 
 # ---- the stages of a graph -------------------------------------------------------------------------------------------

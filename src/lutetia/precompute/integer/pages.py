@@ -110,7 +110,7 @@ def _is_log(model: IntegerClassifier) -> bool:
 def _answering(model: IntegerClassifier) -> Section:
     """What a classifier, or a regression, is given and what it answers; an image of three planes is drawn in colour."""
     shape, is_number, known = _shape(model), model.n_outputs == 1, getattr(model.model, "metadata", {})
-    target, unit = known.get("target"), known.get("target_unit")
+    target, unit = model.model.title if isinstance(model.model, Tabular) else known.get("target"), known.get("target_unit")
     asked = "Answer" + (f": {target}" if target else "") + (f" in {unit}" if target and unit else "")
     is_image, has_colours = len(shape) > 1, len(shape) == 3 and shape[0] == 3
     keys = "Draw with a finger, a pen or a mouse; or by keys: arrows move, space draws, shift and an arrow draw a line."

@@ -1,0 +1,57 @@
+"""How good a model of a table of data is: on classes, on numbers by its loss, on the order of rows within queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from lutetia._shared.losses import Loss
+from lutetia.models import Tabular
+from lutetia.training.class_counts import class_report
+from lutetia.training.intervals import error_bound, half_widths
+from lutetia.training.ranking import measure_ranking
+
+Array = np.ndarray[Any, Any]
+
+
+@torch.no_grad()
+def measure(model: Tabular, x: Array, y: Array, query: Array | None = None) -> dict[str, Any]:
+    """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers, and `measure_ranking` of
+    scores by the query of each row."""
+    if model.loss.is_ranking:
+        assert query is not None
+        return measure_ranking(y, model.numbers(torch.from_numpy(x)).numpy(), query)
+    if model.is_regression:
+        return _measure_numbers(model, x, y)
+    scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
+    target = torch.from_numpy(y)
+    loss = float(torch.nn.functional.cross_entropy(scores, target))
+    predicted = scores.argmax(1)
+    names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
+    accuracy = float((predicted == target).double().mean())
+    return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names)}
+
+
+def _measure_numbers(model: Tabular, x: Array, y: Array) -> dict[str, Any]:
+    """The mean loss, the root of the mean squared error and R², what nine in ten errors stay within, and of the model's own
+    intervals how many rows are inside, and their mean width. Losses other than the squared error have a `measure`, its value
+    under that name, and D²; of a quantile, `below` is the part of the rows at or below the prediction. `unit` is that of the
+    numbers, where it is known.
+    """
+    predicted, loss = model.numbers(torch.from_numpy(x)).numpy(), model.loss
+    squared = Loss()
+    known: dict[str, Any] = {"loss": loss.mean(predicted, y), "rmse": squared.measure(predicted, y)}
+    known["r2"] = squared.explained(predicted, y)
+    if "target_unit" in model.metadata:
+        known["unit"] = model.metadata["target_unit"]
+    if loss != squared:
+        known |= {"measure": loss.key, loss.key: known["loss"], "d2": loss.explained(predicted, y)}
+    if not loss.has_intervals:
+        return known | {"quantile": loss.quantile, "below": float((y <= predicted).mean())}
+    errors = np.abs(predicted - y)
+    bound, own = error_bound(errors), half_widths(model, x)
+    if own is not None:
+        known |= {"inside_90": float((errors <= own).mean()), "width_90": float(2 * own.mean())}
+    return known if bound is None else known | {"error_90": bound}
