@@ -5,12 +5,14 @@ absolute_error   the median; the mean absolute error
 quantile         the number that a part `quantile` of all rows stays below; the mean pinball loss
 poisson          the mean of counts and amounts, never negative: exp of the sum of the tables; the mean Poisson deviance
 
-Scores that order the rows of a query are fitted by "lambdarank" (`lutetia.training.ranking`) and measured by NDCG.
+Scores that order the rows of a query are fitted by "lambdarank" (`lutetia.training.ranking`) and measured by NDCG. A loss of the
+user's own, "own", is a function (`lutetia.training.own_loss`), which no folder holds: its models are measured by squared errors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from lutetia.errors import ArgumentError, check_choice, fail
 
 Array = np.ndarray[Any, Any]
 LOSSES = ("squared_error", "absolute_error", "quantile", "poisson")
-RANKING = "lambdarank"
+RANKING, OWN = "lambdarank", "own"
 # By name: the key and the noun of what a model is measured by; the root of the squared error is meant.
 MEASURES = {
     "squared_error": ("rmse", "RMSE"),
@@ -27,6 +29,7 @@ MEASURES = {
     "quantile": ("pinball", "pinball loss"),
     "poisson": ("deviance", "Poisson deviance"),
     RANKING: ("ndcg_10", "NDCG@10"),
+    OWN: ("rmse", "RMSE"),
 }
 NOUNS = dict(MEASURES.values())
 ERRORS = NOUNS.keys() - {MEASURES[RANKING][0]}  # the less, the better
@@ -34,13 +37,14 @@ ERRORS = NOUNS.keys() - {MEASURES[RANKING][0]}  # the less, the better
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of numbers by its name; `quantile` is for "quantile" alone."""
+    """A loss of numbers by its name; `quantile` is for "quantile" alone, and the `function` for "own", where it is at hand."""
 
     name: str = "squared_error"
     quantile: float | None = None
+    function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_choice("loss", self.name, (*LOSSES, RANKING))
+        check_choice("loss", self.name, (*LOSSES, RANKING, OWN))
         if self.name != "quantile" and self.quantile is not None:
             fail("quantile", self.quantile, f'None with loss="{self.name}"')
         is_number = isinstance(self.quantile, int | float) and not isinstance(self.quantile, bool)
@@ -66,6 +70,16 @@ class Loss:
     def is_log(self) -> bool:
         """Whether the tables add up to the logarithm of the prediction."""
         return self.name == "poisson"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a function of the user's own."""
+        return self.name == OWN
+
+    @property
+    def measured(self) -> Loss:
+        """The loss that a model is measured by: its own, or squared errors where that is not known."""
+        return Loss() if self.is_own else self
 
     @property
     def is_ranking(self) -> bool:
@@ -96,7 +110,7 @@ class Loss:
     def mean(self, predicted: Array, y: Array, weight: Array | None = None) -> float:
         """The mean loss of predictions [n] of y [n]."""
         error = y - predicted
-        if self.name == "squared_error":
+        if self.measured.name == "squared_error":
             each = error**2
         elif self.name == "absolute_error":
             each = np.abs(error)
@@ -116,11 +130,11 @@ class Loss:
             assert query is not None
             return mean_ndcg(y, predicted, queries_of(query))
         mean = self.mean(predicted, y)
-        return mean**0.5 if self.name == "squared_error" else mean
+        return mean**0.5 if self.measured.name == "squared_error" else mean
 
     def explained(self, predicted: Array, y: Array) -> float:
         """The part of the loss of the best constant that predictions avoid: R² of squared errors, D² of the others."""
-        constant = np.mean(y) if self.name in ("squared_error", "poisson") else np.quantile(y, self.level)
+        constant = np.mean(y) if self.measured.name in ("squared_error", "poisson") else np.quantile(y, self.level)
         if self.is_log and not constant > 0:
             return 0.0
         most = self.mean(np.full(len(y), constant), y)

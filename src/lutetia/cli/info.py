@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia._shared.folders import MANIFEST, read_manifest
-from lutetia._shared.losses import RANKING
+from lutetia._shared.losses import OWN, RANKING
 from lutetia._shared.numbers import short_number
 from lutetia.cli.show import console, one_line
 from lutetia.cli.values import PROGRAMS, TARGETS
@@ -73,7 +73,7 @@ def _show(result: dict[str, Any]) -> None:
         lines["input"] = (" × ".join(map(str, sizes)) if len(sizes) > 1 else f"{sizes[0]:,} numbers") + _range(metadata)
         if metadata.get("task") in ("regression", "ranking"):
             within = f", 9 of 10 test rows within ±{short_number(metadata['error_90'])}" if "error_90" in metadata else ""
-            lines["predicts"] = f"{predicted_text(metadata.get('target'), config)}{within}"
+            lines["predicts"] = f"{predicted_text(metadata, config)}{within}"
         else:
             lines["classes"] = _few(metadata.get("classes", [])) or f"{config['n_classes']}, without names"
         lines["features"] = _few(metadata.get("features", []))
@@ -91,13 +91,14 @@ def _show(result: dict[str, Any]) -> None:
     screen.print(f"{'':<11}all checksums agree with {MANIFEST}", soft_wrap=True)
 
 
-def predicted_text(target: str | None, config: Mapping[str, Any]) -> str:
+def predicted_text(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """What a regression predicts, by its loss: "price", "the median of price", "the 90% quantile of price"."""
     what = {"absolute_error": "the median of ", "poisson": "the mean of ", "quantile": "the {:g}% quantile of "}
-    loss = config.get("loss", "squared_error")
+    loss, target = config.get("loss", "squared_error"), metadata.get("target")
     if loss == RANKING:
         return f"scores that order rows by {target}" if target else "scores that order rows"
     log = ", as a logarithm in its tables" if loss == "poisson" else ""
+    log = f", by a loss of its own, {metadata.get('loss_name', 'without a name')}" if loss == OWN else log
     return f"{what.get(loss, '').format(100 * (config.get('quantile') or 0))}{target or 'a number'}{log}"
 
 

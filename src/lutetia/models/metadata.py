@@ -6,6 +6,7 @@ features     the names of the inputs, one for each number
 input_low    the smallest value of each input in the training data, or one number for all of them
 input_high   the largest
 target       the name of what is predicted
+loss_name    the name of a loss of the user's own, a function that is not saved
 query        of a ranking: the name of the column whose equal values are one query
 categories   by the number of an input, as a string, the values that its numbers stand for
 units        by the number of an input, as a string, the unit that may follow its numbers in a file
@@ -42,7 +43,7 @@ MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"
 TASKS = ("classification", "regression", "ranking", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
-NAMES = ("target", "query")
+NAMES = ("target", "query", "loss_name")
 
 
 def check_metadata(metadata: object, config: Any) -> dict[str, Any]:

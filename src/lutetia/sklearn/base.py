@@ -288,12 +288,15 @@ class TabularEstimator(BaseEstimator):
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the estimator to a folder without a pickle: `load` reads it, and so do `lutetia predict`, `explain`, `build`."""
         check_is_fitted(self, "model_")
-        params = {name: _plain(value) for name, value in self.get_params(deep=False).items() if value is not None}
+        params = {name: _plain(value) for name, value in self._saved_params().items() if value is not None}
         for name, value in params.items():
             if not isinstance(value, str | int | float | bool | list | dict):
                 raise ValueError(f"{name} is {value!r}, which a folder cannot hold: expected plain values")
         state = {"class": type(self).__name__, "params": params, **self._state()}
         save(self.model_, path, config={"estimator": state}, overwrite=overwrite)
+
+    def _saved_params(self) -> dict[str, Any]:
+        return self.get_params(deep=False)
 
     def _state(self) -> dict[str, Any]:
         return {"named": hasattr(self, "feature_names_in_")}

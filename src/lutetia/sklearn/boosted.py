@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +11,8 @@ from sklearn.utils import assert_all_finite, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from lutetia._shared.losses import Loss
+from lutetia._shared.losses import LOSSES, OWN, Loss
+from lutetia.errors import check_choice
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params
@@ -20,6 +22,7 @@ from lutetia.training import (
     TabularRows,
     balanced_factors,
     fit_tabular,
+    function_name,
     half_widths,
     held_out,
     interval_bounds,
@@ -74,8 +77,9 @@ class BoostedEstimator(TabularEstimator):
             patience=stops,
             calibrate=getattr(self, "calibrate", False),
             intervals=getattr(self, "intervals", False),
-            loss=getattr(self, "loss", "squared_error"),
-            quantile=getattr(self, "quantile", None),
+            loss=self._loss.name,
+            quantile=self._loss.quantile,
+            function=self._loss.function,
             seed=self._seed(),
             threads=self._threads(),
         )
@@ -84,7 +88,7 @@ class BoostedEstimator(TabularEstimator):
         """The first tables as a model, fitted again to X and y if that helps on held-out samples; and the trial."""
         rows = y if isinstance(y, TabularRows) else self._weighted(self._plain_rows(X, y))
         first = self.model_.first(n_tables)
-        if n_tables == self.n_tables_:
+        if n_tables == self.n_tables_ or self.model_.loss.is_own:  # whose loss says nothing of two models
             return first, None
         settings = self._boosting(None, rows)
         trial = try_refit(self.model_, rows, n_tables, settings)
@@ -94,6 +98,11 @@ class BoostedEstimator(TabularEstimator):
 
     def _weighted(self, rows: TabularRows) -> TabularRows:
         return rows
+
+    @property
+    def _loss(self) -> Loss:
+        """What numbers are fitted to, checked; nothing of classes."""
+        return Loss()
 
     def _most_codes(self) -> int:
         return int(self.max_bins)
@@ -236,7 +245,9 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
 class LUTRegressor(RegressorMixin, BoostedEstimator):
     """A regressor of lookup tables; its parameters are those of `LUTClassifier`, and `loss`, named as in scikit-learn:
     "squared_error" predicts the mean, "absolute_error" the median, "quantile" the number that a part `quantile` of all samples
-    stays below, and "poisson" the mean of counts or amounts that are never negative, through logarithms.
+    stays below, and "poisson" the mean of counts or amounts that are never negative, through logarithms. A function of your own,
+    (y_true, y_pred) or (y_true, y_pred, sample_weight) -> (gradient, hessian), is a loss as in LightGBM and XGBoost; where it has
+    a method `value(y_true, y_pred)`, the loss of each sample, early stopping goes by that.
 
     The best number of tables differs by a factor of ten between regressions, so by default a tenth of the samples decides it:
     early_stopping="auto", which is on from 100 samples. With `intervals` a few more tables learn how far off each prediction may
@@ -248,7 +259,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         n_tables: int = 2000,
         n_anchors: int = 6,
         *,
-        loss: str = "squared_error",
+        loss: str | Callable[..., Any] = "squared_error",
         quantile: float | None = None,
         learning_rate: float = 0.1,
         candidates: int = 64,
@@ -278,7 +289,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         check_params(self, PARAMS)
         if self.intervals not in (True, False):
             raise ValueError(f"intervals is {self.intervals!r}, expected True or False")
-        loss = Loss(self.loss, self.quantile)
+        loss = self._loss
         if self.intervals and not loss.has_intervals:
             raise ValueError('intervals is True with loss="quantile", expected False: a quantile is an end, not a middle')
         rows = self._rows(X, y, sample_weight)
@@ -295,8 +306,21 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = self.loss == "poisson"
+        tags.target_tags.positive_only = isinstance(self.loss, str) and self.loss == "poisson"
         return tags
+
+    @property
+    def _loss(self) -> Loss:
+        """What numbers are fitted to: by its name, or a function."""
+        if callable(self.loss):
+            return Loss(OWN, self.quantile, self.loss)
+        if isinstance(self.loss, str) and self.loss == OWN:
+            raise ValueError(f"loss is {OWN!r}, a function that no folder holds: set_params(loss=FUNCTION) before fit")
+        check_choice("loss", self.loss, LOSSES)
+        return Loss(self.loss, self.quantile)
+
+    def _saved_params(self) -> dict[str, Any]:
+        return super()._saved_params() | ({"loss": OWN} if callable(self.loss) else {})
 
     def _target(self, y: Any, reset: bool = False) -> Array:
         y = column_or_1d(y, warn=True)
@@ -304,7 +328,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
             y = y.astype(np.float64)
         assert_all_finite(y, input_name="y", estimator_name=type(self).__name__)
         if not reset:
-            Loss(self.loss, self.quantile).check_sign(y, "y of eval_set")
+            self._loss.check_sign(y, "y of eval_set")
         return y.astype(np.float64)
 
     def predict(self, X: Any) -> Array:
@@ -326,7 +350,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         return np.stack(interval_ends(self.model_, middle, reach), 1)
 
     def _describe_target(self) -> dict[str, Any]:
-        return {"task": "regression"}
+        return {"task": "regression", **({"loss_name": function_name(self.loss)} if callable(self.loss) else {})}
 
 
 def _class_factors(wanted: Any, classes: Array, rows: TabularRows) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d
 
-from lutetia._shared.losses import RANKING
+from lutetia._shared.losses import RANKING, Loss
 from lutetia._shared.rankings import AT, check_relevance, mean_ndcg, queries_of
 from lutetia.sklearn.base import Array
 from lutetia.sklearn.boosted import PARAMS, BoostedEstimator
@@ -27,8 +27,6 @@ class LUTRanker(BoostedEstimator):
     nothing but the order of the rows of a query. A tenth of the queries decides how many tables there are:
     early_stopping="auto", which is on from 50 queries.
     """
-
-    loss = RANKING
 
     def __init__(
         self,
@@ -82,6 +80,10 @@ class LUTRanker(BoostedEstimator):
             eval_set = replace(held, query=query_numbers(len(held.y), _only(eval_group), _only(eval_qid), "eval_"))
         self._fit(rows, 1, eval_set)
         return self
+
+    @property
+    def _loss(self) -> Loss:
+        return Loss(RANKING)
 
     def to_circuit(self, X: Any = None, y: Any = None, *, group: Any = None, qid: Any = None, **options: Any) -> Build:
         """As `LUTClassifier.to_circuit`, with the queries of training data, X and y, as `group` or `qid`."""

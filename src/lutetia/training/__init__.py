@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lutetia.training.images import ImageSettings, colours_first, images_in, is_damaged, labelled_images, read_pixels
     from lutetia.training.importance import column_importance
     from lutetia.training.intervals import error_bounds, half_widths, interval_bounds, interval_ends
+    from lutetia.training.own_loss import function_name
     from lutetia.training.progress import Live, Silent
     from lutetia.training.progress import clock as duration_text
     from lutetia.training.queries import query_numbers
@@ -103,6 +104,7 @@ __getattr__, __dir__ = lazy_door(
         "images": "IMAGE_SUFFIXES=IMAGES ImageSettings colours_first images_in is_damaged labelled_images read_pixels",
         "importance": "column_importance",
         "intervals": "error_bounds half_widths interval_bounds interval_ends",
+        "own_loss": "function_name",
         "progress": "Live Silent duration_text=clock",
         "queries": "query_numbers",
         "resharding": "full_state_dict load_full_state_dict",

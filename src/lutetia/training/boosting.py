@@ -39,7 +39,7 @@ class Boosting:
     balanced    whether classes count alike, however many samples they have
     calibrate   whether a trial fit says by how much the scores of classes are divided
     intervals   whether more tables learn how far off each number may be
-    loss        of numbers, and its quantile: see `lutetia._shared.losses`
+    loss        of numbers, and its quantile or its function: see `lutetia._shared.losses`
     shift       pixels by which images are moved, at most: each is fitted at all places in reach
     """
 
@@ -57,6 +57,7 @@ class Boosting:
     intervals: bool = False
     loss: str = "squared_error"
     quantile: float | None = None
+    function: Callable[..., Any] | None = None
     shift: int = 0
     seed: int = 0
     threads: int = 1
@@ -69,7 +70,7 @@ class Boosting:
     @property
     def number_loss(self) -> Loss:
         """The loss of numbers, checked."""
-        return Loss(self.loss, self.quantile)
+        return Loss(self.loss, self.quantile, self.function)
 
 
 @dataclass(eq=False)

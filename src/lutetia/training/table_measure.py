@@ -40,7 +40,7 @@ def _measure_numbers(model: Tabular, x: Array, y: Array) -> dict[str, Any]:
     under that name, and D²; of a quantile, `below` is the part of the rows at or below the prediction. `unit` is that of the
     numbers, where it is known.
     """
-    predicted, loss = model.numbers(torch.from_numpy(x)).numpy(), model.loss
+    predicted, loss = model.numbers(torch.from_numpy(x)).numpy(), model.loss.measured
     squared = Loss()
     known: dict[str, Any] = {"loss": loss.mean(predicted, y), "rmse": squared.measure(predicted, y)}
     known["r2"] = squared.explained(predicted, y)

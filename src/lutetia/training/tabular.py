@@ -15,6 +15,7 @@ from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
 from lutetia.training.boosting import Boosted, Boosting, Each, Validation, boost, score
 from lutetia.training.calibration import best_temperature, held_out
 from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
+from lutetia.training.own_loss import OwnNumbers
 from lutetia.training.ranking import Rankings
 from lutetia.training.shifts import moved, moves
 from lutetia.training.spread import fit_spread
@@ -45,6 +46,8 @@ class TabularRows:
         if loss.is_ranking:
             assert self.query is not None
             return Rankings(self.y.astype(np.float64), self.weight, loss, queries=queries_of(self.query))
+        if loss.is_own:
+            return OwnNumbers(y.astype(np.float64), weight, loss)
         if n_classes == 1:
             return number_goal(y.astype(np.float64), weight, loss)
         return Classes(y.astype(np.int64), n_classes, weight)
@@ -168,8 +171,9 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
 
 
 def _units(rows: TabularRows, shape: Shape, loss: Loss) -> tuple[float, float]:
-    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes, logarithms, scores."""
-    if shape.n_classes > 1 or loss.is_log or loss.is_ranking:
+    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes, logarithms and scores,
+    and for functions, which know numbers in their own unit."""
+    if shape.n_classes > 1 or loss.is_log or loss.is_ranking or loss.is_own:
         return 1.0, 0.0
     mean = float(np.average(rows.y, weights=rows.weight))
     spread = float(np.sqrt(np.average((rows.y - mean) ** 2, weights=rows.weight)))
