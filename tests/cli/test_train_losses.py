@@ -12,12 +12,15 @@ import pandas
 import pytest
 from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
 
+from browser import OpenPage
 from cli.test_train_table import Capture, told
+from lutetia._shared.numbers import short_number
 from lutetia.cli import main
 from lutetia.models import load
 from lutetia.sklearn import LUTRegressor
 from tools import require_tool
 
+pytest_plugins = ["browser"]
 SMALL = ("--set", "fit.n_tables=30", "--set", "fit.n_anchors=3", "--set", "fit.candidates=16")
 LOSSES = {
     "absolute_error": ("--set", "fit.loss=absolute_error"),
@@ -133,13 +136,24 @@ def test_programs_answer_like_the_model(data: Path, loss: str, capsys: Capture) 
     measured = report["accuracy"]
     assert measured[f"integer_{key}"] == pytest.approx(measured[f"float_{key}"], rel=0.05)
     assert report["is_log"] is (loss == "poisson")
-    assert report["interval"] is None  # a quantile has none, and that of counts is not in the unit of the sum
+    assert (report["interval"] is None) is (loss == "quantile")
     texts = ("model.c", "columns.c", "rows.c")
     command = [compiler, "-std=c99", "-DLUTETIA_NO_MAIN", *texts, "-o", "run", "-lm"]
     subprocess.run(command, cwd=out, check=True, capture_output=True)
-    answers = subprocess.run([out / "run"], input=data.read_text(), text=True, capture_output=True, check=True).stdout.split()
-    values = [row["value"] for row in told(capsys, "predict", run, data)["predictions"]]
-    np.testing.assert_allclose(np.array(answers, float), values, rtol=0.05, atol=0.1)
+    done = subprocess.run([out / "run"], input=data.read_text(), text=True, capture_output=True, check=True)
+    lines = done.stdout.splitlines()[loss == "poisson" :]  # intervals have a line of names
+    answers = np.array([line.split(",") for line in lines], float)
+    rows = told(capsys, "predict", run, data)["predictions"]
+    wanted = np.array([[row[key] for key in ("value", "low", "high") if key in row] for row in rows])
+    np.testing.assert_allclose(answers, wanted, rtol=0.05, atol=0.1)
+    if loss == "poisson":
+        frame = pandas.read_csv(data)
+        np.testing.assert_allclose(wanted[:, 1:], LUTRegressor.load(run).predict_interval(frame[["age", "town"]]), rtol=1e-4)
+        assert done.stdout.splitlines()[0] == "visits,visits low,visits high"
+        assert (answers[:, 1] == 0).any()
+        inside = (frame["visits"] >= answers[:, 1]) & (frame["visits"] <= answers[:, 2])
+        assert inside.mean() == pytest.approx(0.9, abs=0.04)
+        assert report["interval"]["inside"] == pytest.approx(0.9, abs=0.04)
 
 
 def test_a_circuit_says_what_its_number_is(data: Path, capsys: Capture) -> None:
@@ -151,13 +165,28 @@ def test_a_circuit_says_what_its_number_is(data: Path, capsys: Capture) -> None:
     page = (out / "summary.html").read_text()
     assert "Poisson deviance of the circuit" in page
     assert "output, times: a logarithm" in page
-    assert json.loads((out / "report.json").read_text())["interval"] is None
+    interval = json.loads((out / "verilog" / "manifest.json").read_text())["interval"]
+    assert interval == json.loads((out / "report.json").read_text())["interval"]
+    assert (interval["whole"], interval["least"]) == (None, 0)
+    assert 0.5 < interval["half_width"] / load(run).metadata["error_90"] < 2  # four tables are further off than all
+    assert "of the prediction itself, from 0 at least" in shown.out + shown.err
+    assert "9 of 10 within, of exp of the output" in page
 
 
-def test_a_page_says_that_tables_add_up_to_a_logarithm(data: Path, capsys: Capture) -> None:
+def test_a_page_says_that_tables_add_up_to_a_logarithm(data: Path, open_page: OpenPage, capsys: Capture) -> None:
     run, out = trained(data, "poisson"), data.parent / "model.html"
     assert main(["page", str(run), "--out", str(out)]) == 0
     assert "How far the logarithm of the answer would fall" in out.read_text()
+    opened, source = open_page(out.read_text("utf-8")), load(run).encoding.source.tolist()
+    edges = load(run).encoding.edges[source.index(0)].tolist()
+    capsys.readouterr()
+    for code, town in ((3, "Lyon"), (45, "Nice")):
+        opened.page.locator(f"#input{source.index(0)}").fill(str(code))
+        opened.page.locator(f"#input{source.index(1)}").select_option(town)
+        (wanted,) = told(capsys, "predict", run, f"{edges[code - 1]!r},{town}")["predictions"]
+        assert opened.page.locator("#answer").text_content() == short_number(wanted["value"], 6)
+        text = f"{short_number(wanted['low'], 6)} to {short_number(wanted['high'], 6)} in 9 of 10 cases"
+        assert opened.page.locator("#interval").text_content() == text
 
 
 def test_a_unit_is_shown_with_the_loss(tmp_path: Path, capsys: Capture) -> None:

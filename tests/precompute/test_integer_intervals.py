@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,6 +113,69 @@ def test_a_page_gives_the_ends(open_page: OpenPage) -> None:
     opened = open_page(model_page(whole_model(regression(), 24), "number"))
     assert opened.page.locator("#interval").text_content() == ""
     assert opened.problems == []
+
+
+def counts(**metadata: float) -> Tabular:
+    """The same model with logarithms of counts from about 4 to 20."""
+    plain = regression()
+    model = Tabular(replace(plain.config, loss="poisson")).eval()
+    model.encoding, model.metadata = plain.encoding, metadata
+    assert plain.spread is not None
+    model.set_tables(plain.tables.anchors, plain.tables.weight.data / 45 - 1.5)
+    model.set_tables(plain.spread.anchors, plain.spread.weight.data, model.spread)
+    return model
+
+
+def ends_of(model: Tabular, x: torch.Tensor) -> np.ndarray:
+    """What nine in ten counts lie between, by the layers of the model: [n, 3], the prediction first."""
+    middle = np.exp(model.tables(x.float())[:, 0].double().detach().numpy())
+    reach = widths(model, x) if "spread_90" in model.metadata else np.full(len(x), model.metadata["error_90"])
+    return np.stack([middle, np.maximum(middle - reach, 0), middle + reach], 1)
+
+
+@pytest.mark.parametrize("metadata", [{"spread_90": 12.0}, {"error_90": 7.5}, {"spread_90": 0.0}])
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_intervals_of_counts_in_c(metadata: dict[str, float], bits: int, tmp_path: Path) -> None:
+    """C gives a logarithm and a half width of the count, each in its unit: rounded by the same part of what they are."""
+    model, x = counts(**metadata), numbers(4, 8, 300)
+    whole = whole_model(model, bits)
+    width, unit = whole.half_width, float(whole.graph.output_edge.scale[0])
+    assert width is not None
+    bound = next(iter(metadata.values()))
+    assert width.unit == (bound * unit or 1.0)
+    for name, text in c_files(whole).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert f"#define LUTETIA_WIDTH_UNIT {width.unit!r}\n" in (tmp_path / "model.h").read_text()
+    subprocess.run([require_tool("gcc", "cc"), *FLAGS, "model.c", "-o", "run"], cwd=tmp_path, check=True)
+    given = "\n".join(",".join(map(str, row)) for row in x.tolist()) + "\n"
+    done = subprocess.run([tmp_path / "run"], input=given, capture_output=True, text=True, check=True)
+    found = np.array([[*map(int, line.split())] for line in done.stdout.splitlines()])
+    assert found.tolist() == np.stack([whole(x).numpy(), width(x.numpy())], 1).tolist()
+    reach = widths(model, x) if "spread_90" in metadata else np.full(len(x), bound)
+    fine = 0.0 if width.stage is None else 0.5 * len(width.stage.contents) / 2**width.shift
+    assert np.abs(found[:, 1] * width.unit - reach).max() <= (0.501 + fine) * width.unit + 1e-6 * reach.max()
+    middle, half = np.exp(found[:, 0] * unit), found[:, 1] * width.unit
+    ends = np.stack([middle, np.maximum(middle - half, 0), middle + half], 1)
+    slack = 6 * unit * ends_of(model, x).max()  # nine tables, each rounded by half a unit at most, and the width
+    np.testing.assert_allclose(ends, ends_of(model, x), atol=slack)
+
+
+def test_intervals_of_counts_on_a_page(open_page: OpenPage) -> None:
+    """They are those of the float model, to six digits, and begin at 0 at least."""
+    for metadata in ({"spread_90": 30.0}, {"error_90": 9.0}):
+        model = counts(**metadata)
+        opened = open_page(model_page(whole_model(model, 24), "counts"))
+        lows = []
+        for codes in numbers(4, 4, 8).tolist():
+            for number, code in enumerate(codes):
+                opened.page.locator(f"#input{number}").fill(str(code))
+            shown, *ends = ends_of(model, torch.tensor([opened.page.evaluate("lutetia.sample()")]))[0].tolist()
+            found = [float(each) for each in re.findall(r"[\d.e+-]+", opened.page.locator("#interval").text_content() or "")[:2]]
+            assert float(opened.page.locator("#answer").text_content() or "") == pytest.approx(shown, rel=1e-5)
+            assert found == pytest.approx(ends, rel=1e-5, abs=1e-4)
+            lows.append(found[0])
+        assert min(lows) == 0 < max(lows)
+        assert opened.problems == []
 
 
 def test_a_sum_that_c_cannot_return_is_refused() -> None:

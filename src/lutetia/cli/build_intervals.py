@@ -21,22 +21,25 @@ ENOUGH_BITS = 8  # of a weight, to which rounding adds next to nothing
 
 def built_bounds(network: LUTNetwork, data: Measured | str, weight_bits: int, n_tables: int) -> dict[str, float]:
     """What the errors of a regression in whole numbers stay within. Of all tables, with bits enough, that is what the model says;
-    else the test rows of the run say how far it is off. Empty where nothing is known, and where the number is a logarithm."""
+    else the test rows of the run say how far it is off. Empty where nothing is known."""
     model = network.model
-    if not (isinstance(model, Tabular) and model.is_regression and model.loss.has_intervals) or model.loss.is_log:
+    if not (isinstance(model, Tabular) and model.is_regression and model.loss.has_intervals):
         return {}
     if n_tables == model.config.n_tables and weight_bits >= ENOUGH_BITS:
         return {key: model.metadata[key] for key in BOUNDS if key in model.metadata}
     if isinstance(data, str) or data.split != "test":
         return {}
-    numbers = network(data.x)[:, 0].double().numpy() * network.graph.output_edge.scale[0]
+    numbers = model.loss.numbers(network(data.x)[:, 0].double().numpy() * network.graph.output_edge.scale[0])
     return error_bounds(model, data.x.numpy(), np.abs(numbers - data.labels.double().numpy()))
 
 
 def circuit_interval(network: LUTNetwork, bounds: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The interval of a circuit, the same for all rows: its half width, and that in units of the circuit's number."""
+    """The interval of a circuit, the same for all rows: its half width, and that in units of the circuit's number. Where this is
+    the logarithm of a count, the half width is that of exp of it, and the least end is 0."""
     if "error_90" not in bounds or output_unit(network) is None:
         return None
+    if network.model.loss.is_log:
+        return {"half_width": bounds["error_90"], "whole": None, "least": 0}
     return {"half_width": bounds["error_90"], "whole": math.ceil(bounds["error_90"] / network.graph.output_edge.scale[0])}
 
 
@@ -48,15 +51,17 @@ def program_interval(model: IntegerClassifier, data: Measured | str) -> dict[str
         return None
     told: dict[str, Any] = {"by_row": width.stage is not None}
     if isinstance(data, str):
-        return told if width.stage is not None else {**told, "half_width": width.least * unit}
+        return told if width.stage is not None else {**told, "half_width": width.least * width.unit}
     codes = model.quantise(data.x)
     own = width(codes.numpy())
-    errors = np.abs(model(codes).numpy() * unit - data.labels.double().numpy())
-    return {**told, "half_width": float(own.mean() * unit), "inside": float((errors <= own * unit).mean())}
+    errors = np.abs(model.model.loss.numbers(model(codes).numpy() * unit) - data.labels.double().numpy())
+    return {**told, "half_width": float(own.mean() * width.unit), "inside": float((errors <= own * width.unit).mean())}
 
 
 def circuit_text(interval: dict[str, Any]) -> str:
     """The interval of a circuit in words."""
+    if interval["whole"] is None:
+        return f"±{short_number(interval['half_width'])} of the prediction itself, from 0 at least, in 9 of 10 cases"
     return f"±{short_number(interval['half_width'])}, or ±{interval['whole']:,} of these whole numbers, in 9 of 10 cases"
 
 

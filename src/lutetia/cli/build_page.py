@@ -104,6 +104,8 @@ def _output(report: dict[str, Any]) -> str:
 
 
 def _within(interval: dict[str, Any]) -> dict[str, str]:
+    if interval["whole"] is None:
+        return {"9 of 10 within, of exp of the output, from 0 at least": f"±{short_number(interval['half_width'])}"}
     return {f"9 of 10 within, ±{interval['whole']:,} of the output": f"±{short_number(interval['half_width'])}"}
 
 

@@ -262,7 +262,8 @@ class TabularEstimator(BaseEstimator):
         or of a run of `lutetia train` the number that the class has there.
         A regressor gives a whole number, to be multiplied by `model_.network(weight_bits).graph.output_edge.scale[0]`; so does
         its circuit. With `intervals=True`, `lutetia_half_width` gives the half width of `predict_interval` in the same unit.
-        With loss="poisson" the answer is the logarithm of the prediction, and there is no half width.
+        With loss="poisson" the answer is the logarithm of the prediction, and the half width is one of the prediction, in the
+        unit that `model.h` names LUTETIA_WIDTH_UNIT.
         """
         from lutetia.precompute import c_files, integer_model
 

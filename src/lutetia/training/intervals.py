@@ -18,6 +18,7 @@ from lutetia.models import Tabular
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1 << 14  # rows
+NOTHING = 1e-6  # of the high end of an interval of counts: less is 0 but for rounding, in C and on pages, too
 
 
 def error_bound(errors: Array) -> float | None:
@@ -54,8 +55,8 @@ def half_widths(model: Tabular, x: Array) -> Array | None:
 
 def interval_ends(model: Tabular, middle: Array, reach: Array) -> tuple[Array, Array]:
     """The ends of intervals, float64 [n] each; numbers that are never negative have intervals from 0 at least."""
-    low = middle - reach
-    return np.maximum(low, 0.0) if model.loss.is_log else low, middle + reach
+    low, high = middle - reach, middle + reach
+    return np.where(low > NOTHING * high, low, 0.0) if model.loss.is_log else low, high
 
 
 @torch.no_grad()

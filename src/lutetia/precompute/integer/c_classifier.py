@@ -33,6 +33,13 @@ WIDTH_HEADER = """
 #define LUTETIA_INTERVALS
 int32_t lutetia_half_width(const input_t x[LUTETIA_INPUTS]);
 """
+LOG_WIDTH_HEADER = """
+/* lutetia_answer(x) is the logarithm of a number, in units of the tables. In nine of ten cases the truth is within this of the
+ * number, times LUTETIA_WIDTH_UNIT, and never below 0. */
+#define LUTETIA_INTERVALS
+#define LUTETIA_WIDTH_UNIT {unit}
+int32_t lutetia_half_width(const input_t x[LUTETIA_INPUTS]);
+"""
 WIDTH = """int32_t lutetia_half_width(const input_t x[LUTETIA_INPUTS])
 {{
     static int32_t y[1];
@@ -132,7 +139,8 @@ def _header(model: IntegerClassifier) -> str:
         "The class of a sample, the lowest of equals." if model.n_outputs > 1 else "The sum of a sample, in units of the tables."
     )
     about = title("A classifier of lookup tables: whole numbers in, a class out.")
-    width = "" if model.half_width is None else WIDTH_HEADER
+    width = "" if (own := model.half_width) is None else WIDTH_HEADER
+    width = LOG_WIDTH_HEADER.format(unit=repr(own.unit)) if own is not None and own.is_log else width
     return HEADER.format(title=about, sizes=sizes, kind=_input_type(model), says=says, width=width)
 
 

@@ -53,8 +53,7 @@ def integer_model(
         return IntegerClassifier(LUTNetwork(model.graph(), model, coded))
     if isinstance(model, Tabular):
         is_whole = n_tables in (None, model.config.n_tables)
-        bounds = model.metadata if is_whole and not model.loss.is_log else None  # errors are not in the unit of a logarithm
-        return IntegerClassifier(model.network(weight_bits, n_tables), bounds)
+        return IntegerClassifier(model.network(weight_bits, n_tables), model.metadata if is_whole else None)
     _check_classifier(model)
     metadata = getattr(model, "metadata", {})
     ends = [metadata.get(f"input_{name}", default) if given is None else given

@@ -200,7 +200,7 @@ def _half_width(width: HalfWidth | None) -> dict[str, Any] | None:
     if width is None:
         return None
     stage = None if width.stage is None else _stage(width.stage)
-    return {"least": width.least, "half": width.half, "fine": 2.0**width.shift, "stage": stage}
+    return {"least": width.least, "half": width.half, "fine": 2.0**width.shift, "stage": stage, "unit": width.unit}
 
 
 def _stage(stage: Stage) -> dict[str, Any]:

@@ -60,7 +60,9 @@ int main(int argc, char **argv)
         return 2;
     }
     while ((got = read_sample(x, line)) > 0) {
-#ifdef LUTETIA_INTERVALS
+#ifdef LUTETIA_WIDTH_UNIT
+        printf("%ld %ld\n", (long)lutetia_answer(x), (long)lutetia_half_width(x)); /* which have different units */
+#elif defined LUTETIA_INTERVALS
         long answer = lutetia_answer(x), width = lutetia_half_width(x);
         printf("%ld %ld %ld\n", answer, answer - width, answer + width);
 #else

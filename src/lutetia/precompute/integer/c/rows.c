@@ -157,7 +157,11 @@ static void write_names(void)
 
 static void write_answer(const input_t *x)
 {
-#ifdef LUTETIA_INTERVALS
+#ifdef LUTETIA_WIDTH_UNIT
+    double mean = exp(lutetia_answer(x) * LUTETIA_UNIT), width = lutetia_half_width(x) * LUTETIA_WIDTH_UNIT;
+    double low = mean - width, high = mean + width;
+    printf("%.9g,%.9g,%.9g\n", mean, low > 1e-6 * high ? low : 0.0, high); /* less is 0 but for rounding */
+#elif defined LUTETIA_INTERVALS
     double answer = lutetia_answer(x), width = lutetia_half_width(x);
     printf("%.9g,%.9g,%.9g\n", answer * LUTETIA_UNIT, (answer - width) * LUTETIA_UNIT, (answer + width) * LUTETIA_UNIT);
 #elif defined LUTETIA_LOG

@@ -41,8 +41,8 @@ function bar(name, size, value, best) {
 function answer() {
   const scores = runStages(x), best = greatest(scores);
   if (scores.length === 1) {
-    const ends = interval(x, scores[0]).map((end) => shortNumber(end * model.unit)), sum = scores[0] * model.unit;
-    byId("answer").textContent = shortNumber(model.isLog ? Math.exp(sum) : sum);
+    const ends = interval(x, scores[0]).map(shortNumber);
+    byId("answer").textContent = shortNumber(numberOf(scores[0]));
     byId("interval").textContent = ends.length ? `${ends[0]} to ${ends[1]} in 9 of 10 cases` : "";
     byId("scores").replaceChildren();
   } else {

@@ -31,12 +31,17 @@ function runStage(stage, x) {
 
 const runStages = (x, from = 0) => model.stages.slice(from).reduce((values, stage) => runStage(stage, values), x);
 
-// The ends of the interval of a number, in units of its sum; none where nothing is known of the errors.
+// The number that a sum stands for: the sum in its unit, or exp of that.
+const numberOf = (sum) => (model.isLog ? Math.exp(sum * model.unit) : sum * model.unit);
+
+// The ends of the interval of a number; none where nothing is known of the errors. Those of counts begin at 0 at least.
 function interval(x, sum) {
   if (!model.halfWidth) return [];
-  const { least, half, fine, stage } = model.halfWidth;
+  const { least, half, fine, stage, unit } = model.halfWidth;
   const width = Math.floor((Math.max(least, stage ? runStage(stage, x)[0] : least) + half) / fine);
-  return [sum - width, sum + width];
+  if (!model.isLog) return [(sum - width) * unit, (sum + width) * unit];
+  const low = numberOf(sum) - width * unit, high = numberOf(sum) + width * unit;
+  return [low > 1e-6 * high ? low : 0, high]; // less is 0 but for rounding
 }
 
 function greatest(scores) {
