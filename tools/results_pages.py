@@ -21,6 +21,7 @@ from results_sentences import (
     layer_sentence,
     losses_sentence,
     models_sentence,
+    ranking_sentence,
     rates_sentence,
     reads_sentence,
     relevance_sentence,
@@ -66,6 +67,7 @@ COMPILING = table(
     column("one thread: train eager, compiled", *(f"train, {mode}, one thread" for mode in ("eager", "compiled")), digits=2),
 )
 STEP_SETTING = "float32. The original cannot be captured as shipped: its graph ratio is to a patched build."
+RANKERS = ("Lutetia", "LightGBM", "XGBoost", "by chance")
 TABULAR = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "MLP")
 SHAPES = "B batch, I inputs, O outputs, N_t tables, N_c comparisons each."
 
@@ -324,6 +326,16 @@ CIRCUIT_SECTIONS = [
         ],
         losses_sentence,
         setting="Default settings but for the loss, on sets that did not choose them (solder was looked at twice).",
+    ),
+    Section(
+        "Rankings",
+        "ranking",
+        [
+            table("means", "method", *(column(name, digits=4) for name in ("NDCG@10", "NDCG@5", "seconds")), where=is_reported),
+            table("sets", "set", "kind", "queries", *(column(name, digits=4) for name in RANKERS), where=is_reported),
+        ],
+        ranking_sentence,
+        setting="Default settings, on sets that did not choose them.",
     ),
     Section(
         "Intervals of predicted numbers",

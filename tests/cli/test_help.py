@@ -148,7 +148,7 @@ def test_help_names_every_value(monkeypatch: pytest.MonkeyPatch, capsys: Capture
         ("build runs/iris --target lut", ["lut6", "lut4"]),
         ("evaluate runs/iris --split t", ["train", "test"]),
         ("bench lut_st", ["lut_step"]),
-        ("train flowers.csv --task r", ["regression"]),
+        ("train flowers.csv --task r", ["regression", "ranking"]),
         ("train flowers.csv --device c", ["cpu", "cuda"]),
     ],
 )
