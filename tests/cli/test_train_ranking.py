@@ -161,6 +161,10 @@ def test_a_page_gives_the_score(place: Path, open_page: OpenPage, capsys: Captur
         (("--set", "data.query=shop", "--target", "query id"), "expected relevances from 0 to 30"),
         (("--set", "data.query=query id", "--set", "fit.loss=poisson"), "a ranking orders rows"),
         (("--set", "data.query=query id", "--set", "fit.balanced=true"), "a ranking has no classes"),
+        (
+            ("--set", "data.query=shop", "--set", "fit.patience=2"),
+            "fit.patience is 2 and there are 2 queries to fit, expected 10",
+        ),
     ],
 )
 def test_what_is_no_ranking_is_refused(place: Path, capsys: Capture, arguments: tuple[str, ...], message: str) -> None:

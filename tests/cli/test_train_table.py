@@ -516,7 +516,7 @@ def test_a_saved_estimator_is_a_model_for_the_commands(folder: Path, tmp_path: P
 def test_what_cannot_be_is_said_before_anything_is_written(folder: Path, wine_run: Path, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "run"
     assert "no column 'grape'" in error(capsys, "train", folder / "wine.csv", "--target", "grape", "--out", out)
-    assert "expected one of 'classification'" in error(capsys, "train", folder / "wine.csv", "--task", "ranking", "--out", out)
+    assert "expected one of 'classification'" in error(capsys, "train", folder / "wine.csv", "--task", "clustering", "--out", out)
     assert "fit.n_tables" in error(capsys, "train", folder / "wine.csv", "--out", out, "--set", "fit.n_tables=0")
     assert "already holds a run" in error(capsys, "train", folder / "wine.csv", "--out", wine_run)
     assert "--set: there is no" in error(capsys, "train", folder / "wine.csv", "--out", out, "--set", "model.kind=lut")

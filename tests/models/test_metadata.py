@@ -67,7 +67,9 @@ def test_null_is_nothing(key: str) -> None:
 
 BAD = [
     ([], "metadata is [], expected a dict"),
-    ({"task": "chess"}, "metadata.task is 'chess', expected one of 'classification', 'regression', 'language'"),
+    ({"query": " "}, "metadata.query is ' ', expected a name of 1 to 1000 characters"),
+    ({"loss_name": 3}, "metadata.loss_name is 3, expected a name"),
+    ({"task": "chess"}, "metadata.task is 'chess', expected one of 'classification', 'regression', 'ranking', 'language'"),
     ({"task": []}, "metadata.task is []"),
     ({"classes": "kind"}, "metadata.classes is 'kind', expected a list of strings"),
     ({"classes": [*NAMES[:-1], 9]}, "expected a list of strings"),

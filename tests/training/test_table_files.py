@@ -64,7 +64,7 @@ def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> 
     assert len(guess_config(csv_file, "b", "classification")[1].classes) == 40
     assert guess_config(csv_file, None, None)[0].data.target == "b"
     with pytest.raises(ArgumentError, match="task"):
-        guess_config(csv_file, "b", "ranking")
+        guess_config(csv_file, "b", "clustering")
 
 
 @pytest.mark.parametrize(

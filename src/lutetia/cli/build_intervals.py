@@ -38,7 +38,7 @@ def circuit_interval(network: LUTNetwork, bounds: Mapping[str, Any]) -> dict[str
     the logarithm of a count, the half width is that of exp of it, and the least end is 0."""
     if "error_90" not in bounds or output_unit(network) is None:
         return None
-    if network.model.loss.is_log:
+    if isinstance(network.model, Tabular) and network.model.loss.is_log:
         return {"half_width": bounds["error_90"], "whole": None, "least": 0}
     return {"half_width": bounds["error_90"], "whole": math.ceil(bounds["error_90"] / network.graph.output_edge.scale[0])}
 

@@ -293,18 +293,16 @@ def _check_loss(config: TableConfig, table: LearningTable) -> None:
 def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, TabularRows]:
     """The rows to fit, and those that decide when to stop: the last tenth, since the rows are already shuffled; of a ranking a
     tenth of the queries."""
-    if rows.query is not None and (count := len(np.unique(rows.query)) // HELD):
-        parts = held_queries(rows.query, count, SPLIT_SEED)
-        return rows.part(parts[0]), rows.part(parts[1])
-    count = len(rows.y) - len(rows.y) // HELD
-    if count == len(rows.y):
+    n, kind = (len(rows.y), "rows") if rows.query is None else (len(np.unique(rows.query)), "queries")
+    count = n // HELD
+    if not count:
         raise DataError(
-            f"{config.data.path}: fit.patience is {config.fit.patience} and there are {len(rows.y)} rows to fit, expected {HELD}"
-            + ("" if rows.query is None else " queries")
+            f"{config.data.path}: fit.patience is {config.fit.patience} and there are {n} {kind} to fit, expected {HELD}"
         )
-    parts = (slice(None, count), slice(count, None))
-    own, held = (TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in parts)
-    return own, held
+    if rows.query is not None:
+        own, held = held_queries(rows.query, count, SPLIT_SEED)
+        return rows.part(own), rows.part(held)
+    return rows.part(slice(None, n - count)), rows.part(slice(n - count, None))
 
 
 def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
