@@ -36,6 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     level = random.normal(size=70)[query] * 2
     relevance = np.clip(np.round(stars / 2 + (shop == "north") + level), 0, 4).astype(int)
     frame = pandas.DataFrame({"query id": 1000 + query, "stars": stars, "shop": shop, "relevance": relevance})
+    frame.assign(row=range(700)).to_csv(folder / "numbered.csv", index=False)
     frame.to_csv(folder / "searches.csv", index=False)
     assert main(["train", str(folder / "searches.csv"), *RANKING, *SMALL, "--out", str(folder / "run")]) == 0
     return folder
@@ -155,6 +156,7 @@ def test_a_page_gives_the_score(place: Path, open_page: OpenPage, capsys: Captur
     [
         (("--task", "ranking"), "--set data.query=NAME names the column of queries"),
         (("--task", "regression", "--set", "data.query=query id"), 'expected data.task = "ranking" too'),
+        (("--set", "data.query=row"), "'row' differs in all rows, expected rows that share a query"),
         (("--set", "data.query=nothing"), "has no column 'nothing', expected data.query to be one of query id, stars"),
         (("--set", "data.query=relevance"), "'relevance' is the target, expected data.query to be another"),
         (("--set", "data.query=query id", "--target", "shop"), "expected numbers for a ranking"),
@@ -169,6 +171,8 @@ def test_a_page_gives_the_score(place: Path, open_page: OpenPage, capsys: Captur
 )
 def test_what_is_no_ranking_is_refused(place: Path, capsys: Capture, arguments: tuple[str, ...], message: str) -> None:
     out = place / "refused"
-    assert main(["train", str(place / "searches.csv"), *arguments, "--out", str(out)]) != 0
+    name = "numbered.csv" if "data.query=row" in arguments else "searches.csv"
+    target = () if "--target" in arguments else ("--target", "relevance")
+    assert main(["train", str(place / name), *target, *arguments, "--out", str(out)]) != 0
     assert message in capsys.readouterr().err
     assert not (out / "config.toml").exists()

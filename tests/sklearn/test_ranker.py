@@ -91,6 +91,7 @@ def test_few_queries_are_all_fitted() -> None:
         ({"group": [2, 2]}, r"group is \[2, 2\], expected whole numbers above 0 whose sum is 3"),
         ({"group": [3, 0]}, "expected whole numbers above 0"),
         ({"group": [1.5, 1.5]}, "expected whole numbers above 0"),
+        ({"group": [1, 1, 1]}, "every row has a query of its own, expected rows that share one"),
         ({"qid": [1, 2]}, "qid holds 2 rows, expected 3"),
         ({"qid": [1, 2, np.nan]}, "qid holds a missing value"),
     ],

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import ndcg_score
 
-from lutetia._shared.losses import RANKING, Loss
+from lutetia._shared.losses import OWN, RANKING, Loss
 from lutetia._shared.rankings import check_relevance, held_queries, mean_ndcg, ndcg, queries_of, ranks_in
 from lutetia.errors import ArgumentError
 from lutetia.training.boosting import Boosting, boost, score
 from lutetia.training.goals import Step
 from lutetia.training.ranking import Rankings
+from lutetia.training.tabular import TabularRows
 
 
 def drawn(seed: int, n: int = 120, queries: int = 9, levels: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -120,6 +121,16 @@ def test_rows_are_newton_steps() -> None:
         expected = 0.1 * pull[own].sum() / (curvature[own].sum() + 40 * curvature.mean())
         assert rows[row, 0] == pytest.approx(expected)
     assert rows[4, 0] == 0
+
+
+def test_queries_are_needed() -> None:
+    rows = TabularRows(np.zeros((4, 1)), np.array([0.0, 1, 0, 1]), np.ones(4, np.float32))
+    with pytest.raises(ArgumentError, match="query is None, expected the query of each row"):
+        rows.goal(1, 1, Loss(RANKING))
+    with pytest.raises(ArgumentError, match="query is None, expected the query of each row"):
+        Loss(RANKING).measure(rows.y, rows.y)
+    with pytest.raises(ArgumentError, match="function is None, expected the function that is the loss"):
+        rows.goal(1, 1, Loss(OWN))
 
 
 def test_tables_learn_an_order() -> None:

@@ -127,7 +127,8 @@ class Loss:
         if self.is_ranking:
             from lutetia._shared.rankings import mean_ndcg, queries_of
 
-            assert query is not None
+            if query is None:
+                fail("query", query, "the query of each row, as the model ranks rows")
             return mean_ndcg(y, predicted, queries_of(query))
         mean = self.mean(predicted, y)
         return mean**0.5 if self.measured.name == "squared_error" else mean

@@ -272,6 +272,8 @@ def _check_loss(config: TableConfig, table: LearningTable) -> None:
     if table.query is not None:
         if config.fit.loss != FitSettings.loss or config.fit.quantile is not None or config.fit.intervals:
             raise DataError("fit.loss, fit.quantile and fit.intervals are for numbers, and a ranking orders rows: leave them out")
+        if len(np.unique(table.query)) == len(table.query):
+            raise DataError(f"{config.data.path}: {config.data.query!r} differs in all rows, expected rows that share a query")
         try:
             check_relevance(table.y, f"{config.data.path}: {config.data.target!r}")
         except ArgumentError as error:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lutetia._shared.losses import Loss
 from lutetia._shared.rankings import queries_of
+from lutetia.errors import fail
 from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
 from lutetia.training.boosting import Boosted, Boosting, Each, Validation, boost, score
 from lutetia.training.calibration import best_temperature, held_out
@@ -44,9 +45,12 @@ class TabularRows:
         """What tables are fitted to, all samples `times` times; one class stands for a regression, by its loss."""
         y, weight = np.tile(self.y, times), np.tile(self.weight, times)
         if loss.is_ranking:
-            assert self.query is not None
+            if self.query is None:
+                fail("query", self.query, "the query of each row, to rank rows by")
             return Rankings(self.y.astype(np.float64), self.weight, loss, queries=queries_of(self.query))
         if loss.is_own:
+            if loss.function is None:
+                fail("function", loss.function, "the function that is the loss")
             return OwnNumbers(y.astype(np.float64), weight, loss)
         if n_classes == 1:
             return number_goal(y.astype(np.float64), weight, loss)
