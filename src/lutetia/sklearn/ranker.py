@@ -72,8 +72,9 @@ class LUTRanker(BoostedEstimator):
         """
         check_params(self, PARAMS)
         rows = self._rows(X, y, sample_weight)
-        rows = replace(rows, query=query_numbers(len(rows.y), group, qid))
-        if len(np.unique(rows.query)) == len(rows.y):
+        query = query_numbers(len(rows.y), group, qid)
+        rows = replace(rows, query=query)
+        if len(np.unique(query)) == len(query):
             raise ValueError("every row has a query of its own, expected rows that share one: there is nothing to order")
         if eval_set is None:
             _refuse("without eval_set", eval_group=eval_group, eval_qid=eval_qid)
