@@ -47,7 +47,7 @@ def play(circuit: FlatCircuit, made: Bench, *, seed: int, stalls: bool) -> Playe
     right = True
     for run in range(made.runs):
         stimulus = made.stimulus[run * made.sent : (run + 1) * made.sent]
-        received = _one_run(circuit, values, stimulus, made, _pauses(rng, stalls), rng, times, stalls)
+        received = _one_run(circuit, values, stimulus, made, rng, times, stalls)
         answers += received[: made.received]
         if len(received) < made.received:
             return Played(_stacked(answers, made), False, times)
@@ -74,13 +74,12 @@ def _one_run(
     values: np.ndarray,
     stimulus: np.ndarray,
     made: Bench,
-    pauses: Iterator[tuple[bool, bool]],
     rng: np.random.Generator,
     times: list[int],
     stalls: bool,
 ) -> list[np.ndarray]:
     """One reset, all samples, and what came out; it ends after `patience` cycles in which nothing moves, or too many answers."""
-    ports = circuit.ports
+    ports, pauses = circuit.ports, _pauses(rng, stalls)
     received: list[np.ndarray] = []
     sent = accepted = idle = after = cycle = 0
     start = RESET if stalls else RESET + made.rest
