@@ -47,9 +47,7 @@ class MkldnnRnn(Op):
             return _all_steps(node, R, args, rules.recurrent.eps)
 
         def compute(x: Tensor, w: Tensor, u: Tensor, b: Tensor, d: Tensor, h: Tensor, c: Tensor) -> Sequence[Tensor]:
-            return _lstm(
-                x, w, u, b if fn._saved_has_biases else None, d if fn._saved_has_biases else None, h, c, fn._saved_reverse
-            )
+            return _lstm(x, w, u, (b, d) if fn._saved_has_biases else (None, None), h, c, fn._saved_reverse)
 
         return by_parts(node, compute, args, R, recurrent=True)
 
@@ -105,9 +103,10 @@ def _shares(a: Tensor, b: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _lstm(
-    x: Tensor, w: Tensor, u: Tensor, b: Tensor | None, d: Tensor | None, h: Tensor, c: Tensor, reverse: bool
+    x: Tensor, w: Tensor, u: Tensor, biases: tuple[Tensor | None, Tensor | None], h: Tensor, c: Tensor, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """An LSTM layer written out. x: [T, B, I]; w: [4H, I]; u: [4H, H]; b, d: [4H]; h, c: [B, H]."""
+    """An LSTM layer written out. x: [T, B, I]; w: [4H, I]; u: [4H, H]; biases of both: [4H]; h, c: [B, H]."""
+    b, d = biases
     steps = F.linear(x, w, b).unbind(0)
     outputs = []
     for step in reversed(steps) if reverse else steps:
