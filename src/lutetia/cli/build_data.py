@@ -28,6 +28,7 @@ class Measured:
     labels: Tensor
     calibration: tuple[Tensor, Tensor]
     train: tuple[Tensor, Tensor] | None = None
+    fitted: training.Samples | None = None  # the same with their weights, and by what they are parted
 
 
 def open_run_data(checkpoint: Path, data: Path | None, model: Model[Any]) -> Measured | str:
@@ -98,4 +99,4 @@ def _measured(opened: training.Data) -> Measured | str:
     x = torch.cat([torch.as_tensor(each.x) for each in parts])[:MOST_CALIBRATION]
     labels = torch.cat([torch.as_tensor(each.y) for each in parts])[:MOST_CALIBRATION]
     pairs = {name: (torch.as_tensor(part.x), torch.as_tensor(part.y)) for name, part in splits.items()}
-    return Measured(split, *pairs[split], (x, labels), pairs.get("train"))
+    return Measured(split, *pairs[split], (x, labels), pairs.get("train"), splits.get("train"))

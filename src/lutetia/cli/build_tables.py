@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from lutetia.cli.build_data import Measured
 from lutetia.cli.guard import UsageError
 from lutetia.models import Tabular
 from lutetia.precompute import LUTNetwork
-from lutetia.training import Boosting, RefitTrial, TabularRows, refit_tables, try_refit
+from lutetia.training import Boosting, RefitTrial, learning_rows, refit_tables, try_refit
 
 MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
 FEWER = (2, 4, 8)  # parts of the tables that are measured, too
@@ -74,12 +72,11 @@ def tables_that_fit(model: Tabular, weight_bits: int) -> int:
 def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, refit: Refit) -> KeptTables:
     """The integer model of the first tables, fitted again to the data of the run if that is available and helps."""
     cut = KeptTables(model.network(weight_bits, n_tables), False, None)
-    if isinstance(data, str) or data.train is None or refit.settings is None or refit.always is False:
+    if isinstance(data, str) or data.fitted is None or refit.settings is None or refit.always is False:
         return cut
     if n_tables == model.config.n_tables or model.config.core == "gates":
         return cut
-    x, y = (part.numpy() for part in data.train)
-    rows = TabularRows(x, y, np.ones(len(y), np.float32))
+    rows = learning_rows(data.fitted)
     trial = None if refit.always else try_refit(model, rows, n_tables, refit.settings)
     if trial is not None and not trial.gains:
         return cut._replace(trial=trial)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +132,11 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
     target = f" of {one_line(config.data.target)}" if config.data.target else ""
     target += ", the last column (--target names another)" if target and guessed else ""
-    screen.print(f"{kind}{target}: {count}", soft_wrap=True)
+    is_drawn = config.data.split == "random" or "test" not in counts
+    held = "" if is_drawn else f", {held_out_text(config.data.split, config.data.split_by)}"
+    screen.print(f"{kind}{target}: {count}{held}", soft_wrap=True)
+    if config.data.weight is not None:
+        screen.print(f"rows count by {one_line(config.data.weight)}, in the fit and in what is measured", soft_wrap=True)
     width = max((len(one_line(name)) for name in [*(name for name, _ in types[:SHOWN]), *table.left_out]), default=0)
     for name, told in types[:SHOWN]:
         screen.print(f"  {one_line(name):<{width}}  {one_line(told)}", soft_wrap=True)
@@ -143,6 +150,10 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print("  --set data.day_first=true (or false) keeps such dates", soft_wrap=True)
     if any("identifier" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
+    if table.dates and config.data.split == "random" and config.data.test:
+        by = _setting("data.split_by", table.features[min(table.dates)])
+        why = "rows to test are drawn at random, also between the dates of others"
+        screen.print(f"{why}; to test on the latest: --set data.split=latest --set {by}", soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if table.skipped:
@@ -150,6 +161,18 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
+
+
+def _setting(key: str, name: str) -> str:
+    """What to type after --set to give a key the name of a column."""
+    plain = name.isidentifier() and name.isascii() and name not in ("true", "false", "inf", "nan")
+    return shlex.quote(f"{key}={name if plain else json.dumps(one_line(name), ensure_ascii=False)}")
+
+
+def held_out_text(split: str, by: str | None) -> str:
+    """Which rows are held out, where they are not drawn at random: "the latest by sold"."""
+    of = one_line(by or "")
+    return f"whole groups by {of}" if split == "groups" else f"the latest by {of}" if by else "the last of the file"
 
 
 def _skipped_text(skipped: list[str], images: bool) -> str:
@@ -210,6 +233,9 @@ def missed_class(measured: dict[str, Any]) -> str | None:
 
 def told_measure(measured: dict[str, Any]) -> str:
     """The headline numbers of an evaluation."""
+    if "weighted_by" in measured:
+        rest = {key: value for key, value in measured.items() if key != "weighted_by"}
+        return f"weighted by {one_line(measured['weighted_by'])}: {told_measure(rest)}"
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
     unit = f" {one_line(measured['unit'])}" if "unit" in measured else ""
@@ -221,6 +247,6 @@ def told_measure(measured: dict[str, Any]) -> str:
     own += "" if key == "rmse" else f", RMSE {short_number(measured['rmse'], 6)}{unit}"
     if "error_90" in measured:
         own += f", 9 of 10 rows within ±{short_number(measured['error_90'])}{unit}"
-    if "inside_90" in measured and measured["width_90"] != 2 * measured.get("error_90", 0):
+    if "inside_90" in measured and not math.isclose(measured["width_90"], 2 * measured.get("error_90", 0)):
         own += f", {measured['inside_90']:.1%} in their intervals of ±{short_number(measured['width_90'] / 2)}{unit} on average"
     return own

@@ -6,6 +6,7 @@ features     the names of the inputs, one for each number
 input_low    the smallest value of each input in the training data, or one number for all of them
 input_high   the largest
 target       the name of what is predicted
+weight       the name of the column that said how much rows count
 categories   by the number of an input, as a string, the values that its numbers stand for
 units        by the number of an input, as a string, the unit that may follow its numbers in a file
 target_unit  the unit that may follow the numbers to predict
@@ -83,9 +84,10 @@ def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> No
 
 def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
     """Check what is known of the columns: plain values by the number of an input, a name, and words."""
-    target = metadata.get("target")
-    if target is not None and not (isinstance(target, str) and target.strip() and len(target) <= LONGEST_NAME):
-        fail("metadata.target", target, f"a name of 1 to {LONGEST_NAME} characters")
+    for key in ("target", "weight"):
+        name = metadata.get(key)
+        if name is not None and not (isinstance(name, str) and name.strip() and len(name) <= LONGEST_NAME):
+            fail(f"metadata.{key}", name, f"a name of 1 to {LONGEST_NAME} characters")
     if not isinstance(metadata.get("target_unit", ""), str):
         fail("metadata.target_unit", metadata["target_unit"], "a string")
     if not isinstance(metadata.get("resized", False), bool):

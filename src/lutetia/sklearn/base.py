@@ -126,21 +126,20 @@ class TabularEstimator(BaseEstimator):
         """The rows to fit and those to validate on: what was given, or with early stopping a part of the training data."""
         if eval_set is not None:
             pairs = eval_set if isinstance(eval_set, list) else [eval_set]
-            if len(pairs) != 1 or len(pairs[0]) != 2:
-                raise ValueError(f"eval_set holds {len(pairs)} sets, expected one pair (X, y)")
+            if len(pairs) != 1 or len(pairs[0]) not in (2, 3):
+                raise ValueError(f"eval_set holds {len(pairs)} sets, expected one: (X, y), or (X, y, sample_weight)")
             matrix = self._matrix(pairs[0][0])
             target = self._target(pairs[0][1])
             check_consistent_length(matrix, target)
-            return rows, TabularRows(matrix, target, np.ones(len(matrix), np.float32))
+            return rows, TabularRows(matrix, target, self._weights(pairs[0][2] if len(pairs[0]) == 3 else None, matrix))
         if not self._stops_early(len(rows.y)):
             return rows, None
-        random = np.random.default_rng(self._seed())
+        random, rows = np.random.default_rng(self._seed()), rows.counted()
         count = max(1, round(len(rows.y) * self.validation_fraction))
         if not 0 < self.validation_fraction < 1 or count >= len(rows.y):
             raise ValueError(f"validation_fraction is {self.validation_fraction}, expected to leave samples on both sides")
         order = random.permutation(len(rows.y))
-        parts = [TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in (order[count:], order[:count])]
-        return parts[0], parts[1]
+        return rows.at(order[count:]), rows.at(order[:count])
 
     def _stops_early(self, n_samples: int) -> bool:
         """Whether some of the samples are held out to decide when to stop; "auto": if there are enough of them."""
@@ -202,6 +201,7 @@ class TabularEstimator(BaseEstimator):
         self,
         X: Any = None,
         y: Any = None,
+        sample_weight: Any = None,
         *,
         weight_bits: int = 8,
         input_bits: int | None = None,
@@ -212,10 +212,10 @@ class TabularEstimator(BaseEstimator):
         """The fitted tables, or the first `n_tables` of them, as a circuit: written, simulated and with `prove` proved.
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); with `input_bits` whole numbers of so many bits,
-        one per column, as `X` has them. `X` holds samples to simulate; random inputs by default. With training data, `X` and `y`,
-        the rows of the first `n_tables` are fitted to it again, which recovers much of what the others contributed, unless that
-        is worse on held-out samples; 64 samples of it are simulated. The result's `report` says what was checked and under
-        "refit" what was kept, its `hardware` holds the Verilog and VHDL.
+        one per column, as `X` has them. `X` holds samples to simulate; random inputs by default. With training data, `X` and `y`
+        and where they were weighted `sample_weight`, the rows of the first `n_tables` are fitted to it again, which recovers much
+        of what the others contributed, unless that is worse on held-out samples; 64 samples of it are simulated. The result's
+        `report` says what was checked and under "refit" what was kept, its `hardware` holds the Verilog and VHDL.
         """
         from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
 
@@ -223,7 +223,7 @@ class TabularEstimator(BaseEstimator):
         model = self.model_ if n_tables is None else self.model_.first(n_tables)
         trial: RefitTrial | None = None
         if n_tables is not None and y is not None:
-            model, trial = self._refit(X, y, n_tables)
+            model, trial = self._refit(X, y, n_tables, sample_weight)
         network = model.network(weight_bits)
         if input_bits is not None:
             network = model.on_values(network, input_bits)
@@ -236,7 +236,7 @@ class TabularEstimator(BaseEstimator):
         run_steps(build, [*OPTIMISE, *MAKE, *(step for step in CHECK if prove or step is not PROOF)])
         return build
 
-    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
+    def _refit(self, X: Any, y: Any, n_tables: int, sample_weight: Any = None) -> tuple[Tabular, RefitTrial | None]:
         return self.model_.first(n_tables), None
 
     def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:

@@ -21,7 +21,6 @@ from lutetia.training import (
     balanced_factors,
     fit_tabular,
     half_widths,
-    held_out,
     interval_bounds,
     interval_ends,
     refit_tables,
@@ -80,10 +79,10 @@ class BoostedEstimator(TabularEstimator):
             threads=self._threads(),
         )
 
-    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
+    def _refit(self, X: Any, y: Any, n_tables: int, sample_weight: Any = None) -> tuple[Tabular, RefitTrial | None]:
         """The first tables as a model, fitted again to X and y if that helps on held-out samples; and the trial."""
         matrix = self._matrix(X)
-        rows = self._weighted(TabularRows(matrix, self._target(y), self._weights(None, matrix)))
+        rows = self._weighted(TabularRows(matrix, self._target(y), self._weights(sample_weight, matrix)))
         check_consistent_length(rows.x, rows.y)
         first = self.model_.first(n_tables)
         if n_tables == self.n_tables_:
@@ -192,8 +191,10 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
     Columns become ranks by quantiles of the training data; each table asks `n_anchors` questions, a column against a threshold or
     two columns against each other, each the best of `candidates` for the remaining loss. Missing values have their own rank.
     Columns of categories: see `categorical_features`. With `calibrate` a trial fit to four fifths of the samples says, on the
-    last fifth, by what number (`temperature_`) scores are divided, so that probabilities are not too high. An `eval_set`, or
-    `early_stopping`, ends the fit after 10 · n_iter_no_change tables that did not help.
+    last fifth, by what number (`temperature_`) scores are divided, so that probabilities are not too high. An `eval_set`, (X, y)
+    or (X, y, sample_weight), or `early_stopping`, ends the fit after 10 · n_iter_no_change tables that did not help.
+
+    Samples count by `sample_weight` in the fit and in all that is held out of it: early stopping, calibration, intervals.
     """
 
     def __init__(
@@ -288,11 +289,12 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         if not self.intervals:
             self._fit(rows, 1, eval_set)
             return self
-        if len(rows.y) < ENOUGH_FOR_INTERVALS:
-            raise ValueError(f"intervals is True with {len(rows.y)} samples, expected {ENOUGH_FOR_INTERVALS} or more")
-        own, held = held_out(len(rows.y), self._seed())
-        self._fit(TabularRows(rows.x[own], rows.y[own], rows.weight[own]), 1, eval_set)
-        self.model_.metadata |= interval_bounds(self.model_, rows.x[held], rows.y[held])
+        count = int((rows.weight > 0).sum())
+        if count < ENOUGH_FOR_INTERVALS:
+            raise ValueError(f"intervals is True with {count} samples, expected {ENOUGH_FOR_INTERVALS} or more")
+        own, held = rows.held_out(self._seed())
+        self._fit(own, 1, eval_set)
+        self.model_.metadata |= interval_bounds(self.model_, held.x, held.y, held.weight)
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -48,7 +48,7 @@ def refit_tables(model: Tabular, rows: TabularRows, n_tables: int, rounds: int, 
     """The first `n_tables` of a model as a model whose rows are fitted again to some rows of data, in `rounds`."""
     if settings.balanced and not model.is_regression:
         rows = rows.balanced(model.config.n_classes)
-    flat = TabularRows(rows.x.reshape(len(rows.y), -1), rows.y, rows.weight)
+    flat = replace(rows, x=rows.x.reshape(len(rows.y), -1))
     codes, goal = learning_codes(model.encoding, flat, _shape(model), settings)
     kept = model.first(n_tables)
     anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
@@ -61,19 +61,20 @@ def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosti
     """Fit this many tables to four fifths of the training rows, as the model was fitted, then refit them, and compare on the last
     fifth. The model itself cannot be used: it has seen all rows. None if there are too few rows.
     """
-    order = np.random.default_rng(SEED).permutation(len(rows.y))
-    count = len(order) // HELD
-    held, own = order[:count], order[count:]
-    if not count or (not model.is_regression and len(np.unique(rows.y[own])) < 2):
+    rows = rows.counted()
+    count = len(rows.y) // HELD
+    order = np.roll(np.random.default_rng(SEED).permutation(len(rows.y)), -count)
+    own, held = rows.split.parts(order, count)
+    if not len(held) or (not model.is_regression and len(np.unique(rows.y[own])) < 2):
         return None
-    some = TabularRows(rows.x.reshape(len(order), -1)[own], rows.y[own], rows.weight[own])
+    some = replace(rows, x=rows.x.reshape(len(order), -1)).at(own)
     once = replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None, calibrate=False, intervals=False)
     fresh, _ = fit_tabular(some, _shape(model), once)
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
     key = model.loss.key if model.is_regression else "balanced_accuracy" if settings.balanced else "accuracy"
     x, y = rows.x.reshape(-1, *model.config.input_shape)[held], rows.y[held]
-    cut, refitted = (measure(each, x, y)[key] for each in (fresh.first(n_tables), again))
-    return Trial(count, cut, refitted, key)
+    cut, refitted = (measure(each, x, y, rows.weight[held])[key] for each in (fresh.first(n_tables), again))
+    return Trial(len(held), cut, refitted, key)
 
 
 def _shape(model: Tabular) -> Shape:

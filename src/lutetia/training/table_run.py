@@ -33,8 +33,10 @@ from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_amo
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, has_colours_last, labelled_images
 from lutetia.training.intervals import error_bound, half_widths, interval_bounds
+from lutetia.training.row_columns import RowColumns
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.shifts import moves
+from lutetia.training.splits import SPLITS
 from lutetia.training.table_files import (
     TASKS,
     LearningTable,
@@ -44,17 +46,16 @@ from lutetia.training.table_files import (
     make_table,
     read_table_file,
 )
+from lutetia.training.table_parts import hold_out, learning_rows, part_table
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 Array = np.ndarray[Any, Any]
 MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
-HELD = 10  # one row in ten decides when to stop, where fit.patience is set
 ENOUGH = 100  # rows to fit, of which some can be spared for that
 SMALLEST_SIDE, MOST_CODES = 8, 1 << 30  # pixels of an image that is shifted, bytes of codes of all shifted images
 ENOUGH_TO_TRY, SURE = 200, 100_000  # rows from which probabilities are calibrated, and of which there is little to correct
 ENOUGH_ERRORS = 1000  # rows to fit, from which intervals differ: of 442 in `lutetia bench intervals` they were no narrower
-SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ class TableSettings:
     shift: int | None = option(None, low=0, high=3)  # of images: pixels by which they are moved, at most, in the fit
     skip_unusable: bool = False  # go on without damaged images and rows without a target
     test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
+    split: str = option("random", choices=SPLITS)  # which rows: any, the latest, or whole groups
+    split_by: str | None = None  # the column of dates or numbers for "latest", without it the order of the file; or of groups
+    weight: str | None = None  # the column that says how much rows count
 
     @property
     def images(self) -> ImageSettings:
@@ -85,7 +89,8 @@ class TableSettings:
     @property
     def reading(self) -> Reading:
         """How columns are read."""
-        return Reading(self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable)
+        rows = RowColumns(self.split, self.split_by, self.weight)
+        return Reading(self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable, rows)
 
 
 @dataclass(frozen=True)
@@ -155,13 +160,8 @@ def open_table(
     table = make_table(file, wanted.target, wanted.task, wanted.reading)
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
-    order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
-    held = int(len(order) * config.data.test)
-    parts = _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
-    x = table.x.reshape(-1, *table.input_shape)
-    splits = {name: Samples(x[rows], table.y[rows]) for name, rows in parts.items() if len(rows)}
     names = Names(table.classes, table.features)
-    return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
+    return table, Data(part_table(table, wanted.test, path), fingerprint([table.x, table.y]), names, folder)
 
 
 def _colours_first(file: TableFile) -> TableFile:
@@ -170,15 +170,6 @@ def _colours_first(file: TableFile) -> TableFile:
         found = "columns" if file.x is None else f"x {list(file.x.shape)}"
         raise DataError(f"data.colour_last is true and {file.path} holds {found}, expected x [n, height, width, channels]")
     return dataclasses.replace(file, x=np.moveaxis(file.x, -1, 1))
-
-
-def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[str, Array]:
-    """The rows to fit and those to test on; a class with only test rows gives its first one to the fit."""
-    if table.classes:
-        lacking = np.setdiff1d(table.y[test], table.y[train])
-        lent = np.array([test[table.y[test] == each][0] for each in lacking], train.dtype)
-        train, test = np.concatenate([train, lent]), test[~np.isin(test, lent)]
-    return {"train": train, "test": test}
 
 
 def train_table(
@@ -214,9 +205,9 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
-    rows = TabularRows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
+    rows = learning_rows(samples)
     settings = config.boosting()
-    own, held = (rows, None) if config.fit.patience is None else _hold_out(rows, config)
+    own, held = (rows, None) if config.fit.patience is None else hold_out(rows, config.data.path)
     model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
     model.metadata = _metadata(table, rows, config)
     summary: dict[str, Any] = {
@@ -227,6 +218,8 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "types": [{"column": name, "type": kind} for name, kind in table.types],
         "left_out": table.left_out,
         "skipped": table.skipped,
+        "held_out": config.data.split,
+        "held_out_by": config.data.split_by,
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
         **({} if table.classes else {"fit_loss": config.fit.loss, "quantile": config.fit.quantile}),
@@ -235,13 +228,14 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "seconds": round(time.perf_counter() - begun, 3),
     }
     if not table.classes and isinstance(test := data.splits.get("test"), Samples):
-        model.metadata |= interval_bounds(model, test.x, test.y)
+        model.metadata |= interval_bounds(model, test.x, test.y, test.weight)
     for name, part in data.splits.items():
         assert isinstance(part, Samples)
-        summary[name] = measure(model, part.x, part.y)
+        summary[name] = measure(model, part.x, part.y, part.weight)
+        summary[name] |= {} if part.weight is None else {"weighted_by": config.data.weight}
         if table.classes:
-            counts = np.bincount(part.y, minlength=len(table.classes))
-            summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / len(part.y))}
+            counts = np.bincount(part.y, part.weight, len(table.classes))
+            summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / counts.sum())}
     _leave(config, folder, out, model, summary)
     return summary
 
@@ -261,33 +255,22 @@ def _check_loss(config: TableConfig, table: LearningTable) -> None:
         raise DataError('fit.intervals is true with fit.loss="quantile", expected false: a quantile is an end, not a middle')
 
 
-def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, TabularRows]:
-    """The rows to fit, and those that decide when to stop: the last tenth, since the rows are already shuffled."""
-    count = len(rows.y) - len(rows.y) // HELD
-    if count == len(rows.y):
-        raise DataError(
-            f"{config.data.path}: fit.patience is {config.fit.patience} and there are {len(rows.y)} rows to fit, expected {HELD}"
-        )
-    parts = (slice(None, count), slice(count, None))
-    own, held = (TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in parts)
-    return own, held
-
-
 @torch.no_grad()
-def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers."""
+def measure(model: Tabular, x: Array, y: Array, weight: Array | None = None) -> dict[str, Any]:
+    """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers; rows count by their weights
+    [n], in all but counts of rows."""
     if model.is_regression:
-        return _measure_numbers(model, x, y)
+        return _measure_numbers(model, x, y, weight)
     scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
     target = torch.from_numpy(y)
-    loss = float(torch.nn.functional.cross_entropy(scores, target))
+    losses = torch.nn.functional.cross_entropy(scores, target, reduction="none").numpy()
     predicted = scores.argmax(1)
     names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
-    accuracy = float((predicted == target).double().mean())
-    return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names)}
+    loss, accuracy = (float(np.average(each, weights=weight)) for each in (losses, (predicted == target).numpy()))
+    return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names, weight)}
 
 
-def _measure_numbers(model: Tabular, x: Array, y: Array) -> dict[str, Any]:
+def _measure_numbers(model: Tabular, x: Array, y: Array, weight: Array | None) -> dict[str, Any]:
     """The mean loss, the root of the mean squared error and R², what nine in ten errors stay within, and of the model's own
     intervals how many rows are inside, and their mean width. Losses other than the squared error have a `measure`, its value
     under that name, and D²; of a quantile, `below` is the part of the rows at or below the prediction. `unit` is that of the
@@ -295,18 +278,19 @@ def _measure_numbers(model: Tabular, x: Array, y: Array) -> dict[str, Any]:
     """
     predicted, loss = model.numbers(torch.from_numpy(x)).numpy(), model.loss
     squared = Loss()
-    known: dict[str, Any] = {"loss": loss.mean(predicted, y), "rmse": squared.measure(predicted, y)}
-    known["r2"] = squared.explained(predicted, y)
+    known: dict[str, Any] = {"loss": loss.mean(predicted, y, weight), "rmse": squared.measure(predicted, y, weight)}
+    known["r2"] = squared.explained(predicted, y, weight)
     if "target_unit" in model.metadata:
         known["unit"] = model.metadata["target_unit"]
     if loss != squared:
-        known |= {"measure": loss.key, loss.key: known["loss"], "d2": loss.explained(predicted, y)}
+        known |= {"measure": loss.key, loss.key: known["loss"], "d2": loss.explained(predicted, y, weight)}
     if not loss.has_intervals:
-        return known | {"quantile": loss.quantile, "below": float((y <= predicted).mean())}
+        return known | {"quantile": loss.quantile, "below": float(np.average(y <= predicted, weights=weight))}
     errors = np.abs(predicted - y)
-    bound, own = error_bound(errors), half_widths(model, x)
+    bound, own = error_bound(errors, weight), half_widths(model, x)
     if own is not None:
-        known |= {"inside_90": float((errors <= own).mean()), "width_90": float(2 * own.mean())}
+        inside, width = (float(np.average(each, weights=weight)) for each in (errors <= own, 2 * own))
+        known |= {"inside_90": inside, "width_90": width}
     return known if bound is None else known | {"error_90": bound}
 
 
@@ -332,6 +316,8 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
         known["units"] = {str(number): unit for number, unit in table.units.items()}
     if config.data.target is not None:
         known["target"] = config.data.target
+    if config.data.weight is not None:
+        known["weight"] = config.data.weight
     if config.data.missing:
         known["missing"] = config.data.missing
     if config.data.unknown is not None:

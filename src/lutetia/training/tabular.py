@@ -15,6 +15,7 @@ from lutetia.training.boosting import Boosted, Boosting, Each, Validation, boost
 from lutetia.training.calibration import best_temperature, held_out
 from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
 from lutetia.training.shifts import moved, moves
+from lutetia.training.splits import RANDOM, Split
 from lutetia.training.spread import fit_spread
 
 Array = np.ndarray[Any, Any]
@@ -23,11 +24,27 @@ BASE_TABLES = 32  # share what all rows have in common: this many tables or more
 
 @dataclass(frozen=True, eq=False)
 class TabularRows:
-    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]."""
+    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]. Some are
+    held out of a fit as `split` says."""
 
     x: Array
     y: Array
     weight: Array
+    split: Split = RANDOM
+
+    def at(self, rows: Array | slice) -> TabularRows:
+        """Some of the samples."""
+        return TabularRows(self.x[rows], self.y[rows], self.weight[rows], self.split.at(rows))
+
+    def counted(self) -> TabularRows:
+        """The samples without those of weight 0, which must not be held out in place of others."""
+        return self if (self.weight > 0).all() else self.at(np.flatnonzero(self.weight > 0))
+
+    def held_out(self, seed: int) -> tuple[TabularRows, TabularRows]:
+        """The samples of a trial fit and the fifth held out of it."""
+        rows = self.counted()
+        own, held = held_out(len(rows.y), seed, rows.split)
+        return rows.at(own), rows.at(held)
 
     def goal(self, n_classes: int, times: int = 1, loss: Loss = SQUARED) -> Goal:
         """What tables are fitted to, all samples `times` times; one class stands for a regression, by its loss."""
@@ -39,7 +56,7 @@ class TabularRows:
     def balanced(self, n_classes: int) -> TabularRows:
         """The same samples, with weights that make classes count alike."""
         factors = balanced_factors(self, n_classes)
-        return TabularRows(self.x, self.y, (self.weight * factors[self.y]).astype(np.float32))
+        return replace(self, weight=(self.weight * factors[self.y]).astype(np.float32))
 
 
 def balanced_factors(rows: TabularRows, n_classes: int) -> Array:
@@ -90,12 +107,12 @@ def fit_tabular(
     if settings.balanced and shape.n_classes > 1:
         rows, valid = rows.balanced(shape.n_classes), None if valid is None else valid.balanced(shape.n_classes)
     scale, offset = _units(rows, shape, settings.number_loss)
-    own = TabularRows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
+    own = replace(rows, y=(rows.y - offset) / scale) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)
     codes, goal = learning_codes(encoding, own, shape, settings)
     held = None
     if valid is not None:
-        target = TabularRows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
+        target = replace(valid, y=(valid.y - offset) / scale) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes, 1, settings.number_loss))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
     fitted = boost(codes, tops, goal, settings, valid=held, each=each)
@@ -125,8 +142,8 @@ def _rows_of(fitted: Boosted, scale: float, base: Array) -> tuple[Tensor, Tensor
 
 def _temperature(rows: TabularRows, shape: Shape, settings: Boosting, most_codes: int, each: Each | None) -> float:
     """What the scores of a fit are divided by, as a fit to four fifths of the rows needs it on the last fifth."""
-    own, held = (TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in held_out(len(rows.y), settings.seed))
-    if not held.weight.sum() > 0 or len(np.unique(own.y[own.weight > 0])) < 2:
+    own, held = rows.held_out(settings.seed)
+    if not len(held.y) or len(np.unique(own.y)) < 2:
         return 1.0
     begun = settings.n_tables
     report = None if each is None else lambda done, losses: each(begun + done, losses)
