@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,6 +151,8 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print("  --set data.day_first=true (or false) keeps such dates", soft_wrap=True)
     if any("identifier" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
+    if told := monotone_text(config.fit.monotone, table.classes):
+        screen.print(f"  {told} (fit.monotone)", soft_wrap=True)
     if table.dates and config.data.split == "random" and config.data.test:
         by = _setting("data.split_by", table.features[min(table.dates)])
         why = "rows to test are drawn at random, also between the dates of others"
@@ -161,6 +164,16 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
+
+
+def monotone_text(signs: Mapping[str, int], classes: Sequence[str]) -> str:
+    """What constraints say: "the prediction never falls as age rises, and never rises as price rises"; empty without any."""
+    what = f"the probability of {one_line(classes[1])}" if len(classes) == 2 else "the prediction"
+    told = []
+    for sign, verb in ((1, "falls"), (-1, "rises")):
+        names = [one_line(name) for name, own in signs.items() if own == sign]
+        told += [f"never {verb} as {' or '.join(names)} rises"] if names else []
+    return f"{what} {', and '.join(told)}" if told else ""
 
 
 def _setting(key: str, name: str) -> str:

@@ -323,5 +323,8 @@ def _state_of_run(model: Tabular) -> dict[str, Any] | None:
     params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
     if model.is_regression:
         params |= {"loss": config.loss, "quantile": config.quantile}
+    if config.monotone:  # of the second class, by the order that scikit-learn gives them
+        turned = -1 if not model.is_regression and sorted(known["classes"]) != known["classes"] else 1
+        params["monotonic_cst"] = [turned * sign for sign in config.monotone]
     state = {"class": "LUTRegressor" if model.is_regression else "LUTClassifier", "params": params, "named": "features" in known}
     return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}

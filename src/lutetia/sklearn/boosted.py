@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,10 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 from lutetia._shared.losses import Loss
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
-from lutetia.sklearn.checks import check_params
+from lutetia.sklearn.checks import check_params, monotone_columns
 from lutetia.training import (
     Boosting,
     RefitTrial,
+    Shape,
     TabularRows,
     balanced_factors,
     fit_tabular,
@@ -47,6 +49,8 @@ TABLES_OF_FEW = 250  # at most, where early_stopping="auto" finds too few sample
 class BoostedEstimator(TabularEstimator):
     """What classifier and regressor have in common: how their tables are fitted."""
 
+    monotonic_cst: Any
+
     def _fit(self, rows: TabularRows, n_classes: int, eval_set: Any) -> None:
         settings = self._boosting(eval_set, len(rows.y))
         own, valid = self._held_out(rows, eval_set)
@@ -57,6 +61,17 @@ class BoostedEstimator(TabularEstimator):
         self.n_tables_ = self.n_iter_ = len(fitted.anchors)
         self.losses_, self.temperature_ = fitted.losses, fitted.temperature
         self.model_.metadata = {**self._describe_data(rows), **self._describe_target()}
+
+    def _shape(self, n_classes: int) -> Shape:
+        """The shape of the data, with the constraints of the columns."""
+        shape = super()._shape(n_classes)
+        monotone = monotone_columns(self.monotonic_cst, self._names_in(), len(shape.n_categories))
+        if monotone and n_classes > 2:
+            raise ValueError("monotonic constraints are not supported for multiclass classification")
+        wrong = [name for name, sign, count in zip(self.names(), monotone, shape.n_categories, strict=False) if sign and count]
+        if wrong:
+            raise ValueError(f"Categorical features cannot have monotonic constraints: {wrong[0]!r} has one")
+        return replace(shape, monotone=monotone)
 
     def _boosting(self, eval_set: Any, n_samples: int) -> Boosting:
         """The settings of the estimator's parameters."""
@@ -190,7 +205,9 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
 
     Columns become ranks by quantiles of the training data; each table asks `n_anchors` questions, a column against a threshold or
     two columns against each other, each the best of `candidates` for the remaining loss. Missing values have their own rank.
-    Columns of categories: see `categorical_features`. With `calibrate` a trial fit to four fifths of the samples says, on the
+    Columns of categories: see `categorical_features`. With `monotonic_cst`, as in scikit-learn, the score of the second of two
+    classes never falls as a column of 1 rises, and never rises with one of -1: a number per column, or a dict by their names.
+    With `calibrate` a trial fit to four fifths of the samples says, on the
     last fifth, by what number (`temperature_`) scores are divided, so that probabilities are not too high. An `eval_set`, (X, y)
     or (X, y, sample_weight), or `early_stopping`, ends the fit after 10 · n_iter_no_change tables that did not help.
 
@@ -210,6 +227,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
         handle_unknown: str = "error",
+        monotonic_cst: Any = None,
         class_weight: Any = None,
         calibrate: bool = False,
         early_stopping: bool | str = False,
@@ -223,7 +241,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.class_weight, self.early_stopping, self.validation_fraction = class_weight, early_stopping, validation_fraction
-        self.calibrate = calibrate
+        self.calibrate, self.monotonic_cst = calibrate, monotonic_cst
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
@@ -261,6 +279,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
         handle_unknown: str = "error",
+        monotonic_cst: Any = None,
         intervals: bool = False,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -270,7 +289,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         verbose: int = 0,
     ) -> None:
         self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
-        self.loss, self.quantile = loss, quantile
+        self.loss, self.quantile, self.monotonic_cst = loss, quantile, monotonic_cst
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.intervals, self.early_stopping, self.validation_fraction = intervals, early_stopping, validation_fraction

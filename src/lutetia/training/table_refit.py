@@ -49,10 +49,11 @@ def refit_tables(model: Tabular, rows: TabularRows, n_tables: int, rounds: int, 
     if settings.balanced and not model.is_regression:
         rows = rows.balanced(model.config.n_classes)
     flat = replace(rows, x=rows.x.reshape(len(rows.y), -1))
-    codes, goal = learning_codes(model.encoding, flat, _shape(model), settings)
+    shape = _shape(model)
+    codes, goal = learning_codes(model.encoding, flat, shape, settings)
     kept = model.first(n_tables)
     anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
-    weight = refit(codes, goal, anchors, weight, rounds, settings)
+    weight = refit(codes, goal, anchors, weight, rounds, settings, shape.signs(model.encoding))
     kept.set_tables(kept.tables.anchors, torch.from_numpy(weight.astype(np.float32)))
     return kept
 
@@ -81,4 +82,4 @@ def _shape(model: Tabular) -> Shape:
     known = model.metadata.get("categories", {})
     counts = tuple(len(known.get(str(column), ())) for column in range(model.n_columns))
     dates = frozenset(map(int, model.metadata.get("dates", {})))
-    return Shape(model.config.n_classes, counts, tuple(model.config.input_shape), dates)
+    return Shape(model.config.n_classes, counts, tuple(model.config.input_shape), dates, model.config.monotone)

@@ -110,6 +110,7 @@ class FitSettings:
     intervals: bool = False  # of numbers: more tables say which rows may be further off than others
     loss: str = option("squared_error", choices=LOSSES)  # of numbers: see lutetia._shared.losses
     quantile: float | None = option(None, low=0, high=1)  # that loss = "quantile" predicts
+    monotone: dict[str, int] = field(default_factory=dict)  # by column: 1, the answer never falls with it, or -1, it never rises
     seed: int = option(0, low=0, high=2**63 - 1)
 
 
@@ -122,12 +123,13 @@ class TableConfig:
 
     def boosting(self) -> Boosting:
         """How tables are fitted, on the threads of torch."""
-        return Boosting(**dataclasses.asdict(self.fit), shift=self.data.shift or 0, threads=torch.get_num_threads())
+        fit = {name: value for name, value in dataclasses.asdict(self.fit).items() if name != "monotone"}  # of columns: `Shape`
+        return Boosting(**fit, shift=self.data.shift or 0, threads=torch.get_num_threads())
 
     def to_dict(self) -> dict[str, Any]:
-        """As TOML has it: without what is None."""
+        """As TOML has it: without what is None, or an empty table."""
         tables = dataclasses.asdict(self)
-        return {name: {key: value for key, value in table.items() if value is not None} for name, table in tables.items()}
+        return {name: {key: each for key, each in table.items() if each not in (None, {})} for name, table in tables.items()}
 
 
 def is_table_config(tables: Mapping[str, Any]) -> bool:
@@ -202,6 +204,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         tuple(len(table.categories.get(number, ())) for number in range(table.x.shape[1])),
         table.input_shape,
         frozenset(table.dates),
+        _monotone(config, table),
     )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
@@ -223,6 +226,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
         **({} if table.classes else {"fit_loss": config.fit.loss, "quantile": config.fit.quantile}),
+        "monotone": config.fit.monotone,
         "temperature": fitted.temperature,
         "weights": sum(each.numel() for each in model.parameters()),
         "seconds": round(time.perf_counter() - begun, 3),
@@ -238,6 +242,22 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
             summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / counts.sum())}
     _leave(config, folder, out, model, summary)
     return summary
+
+
+def _monotone(config: TableConfig, table: LearningTable) -> tuple[int, ...]:
+    """What fit.monotone says of each column, checked."""
+    wanted = config.fit.monotone
+    for name, sign in wanted.items():
+        if isinstance(sign, bool) or not isinstance(sign, int) or sign not in (-1, 0, 1):
+            raise DataError(f"fit.monotone: {name!r} is {sign!r}, expected -1, 0 or 1")
+        if name not in table.features:
+            why = f": it is left out, {table.left_out[name]}" if name in table.left_out else ""
+            raise DataError(f"fit.monotone has {name!r}, which is not an input of {config.data.path}{why}")
+        if table.features.index(name) in table.categories:
+            raise DataError(f"fit.monotone has {name!r}, which holds categories, expected a column of numbers or dates")
+    if any(wanted.values()) and len(table.classes) > 2:
+        raise DataError(f"fit.monotone is for numbers and two classes, and {config.data.path} has {len(table.classes)} classes")
+    return tuple(wanted.get(name, 0) for name in table.features) if any(wanted.values()) else ()
 
 
 def _check_loss(config: TableConfig, table: LearningTable) -> None:

@@ -69,19 +69,26 @@ def balanced_factors(rows: TabularRows, n_classes: int) -> Array:
 class Shape:
     """The shape of a table of data: the number of categories of each column, 0 for numbers; n_classes 1 for a regression.
 
-    `dates` are the columns of dates, whose numbers are seconds.
+    `dates` are the columns of dates, whose numbers are seconds. `monotone` says of each column whether answers may only rise with
+    it (1), only fall (-1), or either (0); empty without any such constraint. Of two classes the answer is the second.
     """
 
     n_classes: int
     n_categories: tuple[int, ...]
     input_shape: tuple[int, ...]
     dates: frozenset[int] = frozenset()
+    monotone: tuple[int, ...] = ()
+
+    def signs(self, encoding: Encoding) -> Array | None:
+        """What `monotone` says of each encoded input, int8 [n_encoded]; None without a constraint."""
+        return np.array(self.monotone, np.int8)[encoding.source.numpy()] if any(self.monotone) else None
 
 
 def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE) -> Encoding:
     """The encoding learned from rows."""
     target = np.eye(shape.n_classes)[rows.y] if shape.n_classes > 1 and any(shape.n_categories) else rows.y[:, None]
-    columns = Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories), shape.dates)
+    constrained = {column for column, sign in enumerate(shape.monotone) if sign}  # a month does not rise with the date
+    columns = Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories), shape.dates - constrained)
     return fit_encoding(columns, most_codes)
 
 
@@ -115,7 +122,7 @@ def fit_tabular(
         target = replace(valid, y=(valid.y - offset) / scale) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes, 1, settings.number_loss))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
-    fitted = boost(codes, tops, goal, settings, valid=held, each=each)
+    fitted = boost(codes, tops, goal, settings, signs=shape.signs(encoding), valid=held, each=each)
     if settings.calibrate and shape.n_classes > 1:
         fitted.temperature = _temperature(rows, shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
@@ -166,6 +173,7 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
         "n_categories": encoding.ranks.shape[1],
         "parts": encoding.parts if any(encoding.parts) else (),
     }
+    sizes |= {"monotone": shape.monotone} if any(shape.monotone) else {}
     model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=seed, **sizes, **fields)
     model.encoding = encoding
     return model
