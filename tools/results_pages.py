@@ -21,6 +21,7 @@ from results_sentences import (
     layer_sentence,
     losses_sentence,
     models_sentence,
+    monotone_sentence,
     rates_sentence,
     reads_sentence,
     relevance_sentence,
@@ -324,6 +325,16 @@ CIRCUIT_SECTIONS = [
         ],
         losses_sentence,
         setting="Default settings but for the loss, on sets that did not choose them (solder was looked at twice).",
+    ),
+    Section(
+        "Monotonic constraints",
+        "monotone",
+        [
+            Spread("rmse", ("free", "constrained"), "set", ("method",), digits=4),
+            Spread("accuracy", ("free", "constrained"), "set", ("method",), digits=4),
+        ],
+        monotone_sentence,
+        setting="Default settings, without constraints and with those that one would guess.",
     ),
     Section(
         "Intervals of predicted numbers",

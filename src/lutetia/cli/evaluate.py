@@ -172,7 +172,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
 def _weights(model: Tabular, columns: Mapping[str, Sequence[Any]], path: Path) -> Array | None:
     """How much the rows of a file count, by the column that said so in the fit; None without it."""
     name = model.metadata.get("weight")
-    return None if name not in columns else read_weights(columns[name], name, path)
+    return None if name is None or name not in columns else read_weights(columns[name], name, path)
 
 
 def _columns(names: list[str], rises: list[float]) -> list[dict[str, Any]]:
