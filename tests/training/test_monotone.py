@@ -43,7 +43,7 @@ tables = st.integers(1, 5).flatmap(
 
 
 @given(tables)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_pooled_rows_never_go_the_wrong_way(table: tuple[list[float], list[float], list[int]]) -> None:
     before, held, way = np.array(table[0])[:, None], np.array(table[1])[:, None], np.array(table[2], np.int8)
     rows = before.copy()
@@ -147,7 +147,7 @@ SETTINGS = Boosting(n_tables=25, n_anchors=5, candidates=12, pairs=0.5, rate=0.5
     st.sampled_from(["classes", "squared_error", "absolute_error", "quantile", "poisson"]),
     st.integers(0, 50),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 def test_answers_never_go_the_wrong_way(monotone: tuple[int, ...], goal: str, seed: int) -> None:
     n_classes = 2 if goal == "classes" else 1
     rows, shape = data(300, seed, n_classes), Shape(n_classes, (0,) * 4, (4,), monotone=monotone)

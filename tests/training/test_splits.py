@@ -24,7 +24,7 @@ Array = np.ndarray
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=60), st.floats(0, 0.9), st.integers(0, 99))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_parts_have_all_rows_and_nothing_in_common(keys: list[int], share: float, seed: int) -> None:
     key, order = np.array(keys), np.random.default_rng(seed).permutation(len(keys))
     count = int(len(key) * share)
