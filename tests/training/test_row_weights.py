@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,11 @@ from sklearn.metrics import balanced_accuracy_score, d2_pinball_score, log_loss,
 from lutetia.cli import main
 from lutetia.models import load
 from lutetia.sklearn import LUTClassifier, LUTRegressor
+from lutetia.training.boosting import Boosting
 from lutetia.training.intervals import error_bound
+from lutetia.training.table_refit import HELD, SEED, try_refit
 from lutetia.training.table_run import measure
+from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 from said import told
 
 Capture = pytest.CaptureFixture[str]
@@ -127,6 +131,20 @@ def test_the_second_fit_for_a_circuit_counts_samples_by_their_weights() -> None:
     assert fits["all"][1] == fits["those"][1]
     torch.testing.assert_close(weights["all"], weights["those"], rtol=0, atol=0)
     assert not torch.equal(weights["all"], weights["alike"])
+
+
+def test_the_trial_for_a_circuit_is_measured_by_weights() -> None:
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(200, 2)), random.integers(0, 2, 200)
+    rows, shape = TabularRows(x, y, random.uniform(0.1, 9, 200).astype(np.float32)), Shape(2, (0, 0), (2,))
+    settings = Boosting(n_tables=60, n_anchors=3, candidates=8)
+    trial = try_refit(fit_tabular(rows, shape, settings)[0], rows, 40, settings)
+    order = np.random.default_rng(SEED).permutation(200)
+    held, own = order[: 200 // HELD], order[200 // HELD :]
+    fresh, _ = fit_tabular(rows.at(own), shape, replace(settings, n_tables=40))
+    alike, weighted = (measure(fresh, x[held], y[held], each)["accuracy"] for each in (None, rows.weight[held]))
+    assert trial is not None
+    assert trial.cut == weighted != alike
 
 
 def people(path: Path, wrong: bool) -> Path:
