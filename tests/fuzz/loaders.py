@@ -351,7 +351,7 @@ LOADERS: dict[str, Loader] = {
     "int8": model_loader(lambda: int8_tables(language_model())),
     "tabular": model_loader(lambda: tabular(core="tables", n_anchors=2)),
     "tabular_spread": model_loader(
-        lambda: tabular(n_classes=1, n_anchors=2, spread_tables=2, spread_anchors=2, parts=("", "", "month"))
+        lambda: tabular(n_classes=1, n_anchors=2, spread_tables=2, spread_anchors=2, parts=("", "", "month"), monotone=(1, 0, -1))
     ),
     "tabular_gates": model_loader(lambda: tabular(core="gates", n_anchors=2, gate_codes=(1, 2), gate_hidden=(3,))),
     "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),

@@ -58,7 +58,7 @@ def test_one_number_may_stand_for_all_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["task", "classes", "features", "categories", "target", "missing", "resized", "input_low", "other"]
+    "key", ["task", "classes", "features", "categories", "target", "weight", "missing", "resized", "input_low", "other"]
 )
 def test_null_is_nothing(key: str) -> None:
     """Commands ask whether a key is there."""

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import ndcg_score
 
 from lutetia._shared.losses import OWN, RANKING, Loss
-from lutetia._shared.rankings import check_relevance, held_queries, mean_ndcg, ndcg, queries_of, ranks_in
+from lutetia._shared.rankings import check_relevance, mean_ndcg, ndcg, queries_of, ranks_in
 from lutetia.errors import ArgumentError
 from lutetia.training.boosting import Boosting, boost, score
 from lutetia.training.goals import Step
@@ -53,14 +53,6 @@ def test_relevances_must_have_a_gain() -> None:
 def test_ranks_begin_at_1_in_each_query() -> None:
     ranks = ranks_in(np.array([0.5, 2.0, 0.5, 1.0, 7.0]), queries_of(np.array([3, 3, 3, 3, 1])))
     assert ranks.tolist() == [3, 1, 3, 2, 1]
-
-
-def test_whole_queries_are_held_out() -> None:
-    query = drawn(0)[2]
-    own, held = held_queries(query, 3, 0)
-    assert sorted([*own, *held]) == list(range(len(query)))
-    assert not set(query[own]) & set(query[held])
-    assert len(set(query[held])) == 3
 
 
 def slow_pulls(y: np.ndarray, scores: np.ndarray, query: np.ndarray, top: int = 30) -> tuple[list[float], list[float]]:

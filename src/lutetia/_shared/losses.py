@@ -121,7 +121,7 @@ class Loss:
             each = 2 * (np.where(y > 0, y * np.log(some / predicted), 0.0) - error)
         return float(np.average(each, weights=weight))
 
-    def measure(self, predicted: Array, y: Array, query: Array | None = None) -> float:
+    def measure(self, predicted: Array, y: Array, weight: Array | None = None, query: Array | None = None) -> float:
         """What a model is measured by: the mean loss, or its root for squared errors; of scores NDCG@10, by the query of each
         row."""
         if self.is_ranking:
@@ -130,13 +130,23 @@ class Loss:
             if query is None:
                 fail("query", query, "the query of each row, as the model ranks rows")
             return mean_ndcg(y, predicted, queries_of(query))
-        mean = self.mean(predicted, y)
+        mean = self.mean(predicted, y, weight)
         return mean**0.5 if self.measured.name == "squared_error" else mean
 
-    def explained(self, predicted: Array, y: Array) -> float:
+    def explained(self, predicted: Array, y: Array, weight: Array | None = None) -> float:
         """The part of the loss of the best constant that predictions avoid: R² of squared errors, D² of the others."""
-        constant = np.mean(y) if self.measured.name in ("squared_error", "poisson") else np.quantile(y, self.level)
+        is_mean = self.measured.name in ("squared_error", "poisson")
+        constant = np.average(y, weights=weight) if is_mean else _quantile(y, self.level, weight)
         if self.is_log and not constant > 0:
             return 0.0
-        most = self.mean(np.full(len(y), constant), y)
-        return 1 - self.mean(predicted, y) / most if most > 0 else 0.0
+        most = self.mean(np.full(len(y), constant), y, weight)
+        return 1 - self.mean(predicted, y, weight) / most if most > 0 else 0.0
+
+
+def _quantile(y: Array, level: float, weight: Array | None) -> float:
+    """A quantile of numbers y [n], which count by their weights."""
+    if weight is None:
+        return float(np.quantile(y, level))
+    order = np.argsort(y, kind="stable")
+    below = np.cumsum(weight[order], dtype=np.float64)
+    return float(y[order[np.searchsorted(below, level * below[-1] * (1 - 1e-12))]])

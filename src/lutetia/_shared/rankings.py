@@ -39,13 +39,6 @@ def queries_of(query: Array) -> Queries:
     return Queries(order, np.concatenate([[0], changes, [len(order)]]).astype(np.int64))
 
 
-def held_queries(query: Array, count: int, seed: int) -> tuple[Array, Array]:
-    """The rows of all queries but `count` of them, and the rows of these, int64 in their order."""
-    values = np.unique(query)
-    held = np.isin(query, np.random.default_rng(seed).permutation(values)[:count])
-    return np.flatnonzero(~held), np.flatnonzero(held)
-
-
 def check_relevance(y: Array, name: str = "y") -> None:
     """Refuse relevances that have no gain: below 0, or above 30."""
     if len(y) and not (y.min() >= 0 and y.max() <= MOST_RELEVANCE):

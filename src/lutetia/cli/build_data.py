@@ -22,15 +22,15 @@ SPLITS = ("test", "valid", "train")  # where accuracy is measured, the best firs
 @dataclass(frozen=True)
 class Measured:
     """Samples to measure on, samples to choose bits by, and those that were fitted: x [n, ...], labels [n] each; of a ranking the
-    queries [n] of the first and of the last."""
+    queries [n] of the first."""
 
     split: str
     x: Tensor
     labels: Tensor
     calibration: tuple[Tensor, Tensor]
     train: tuple[Tensor, Tensor] | None = None
+    fitted: training.Samples | None = None  # the same with their weights, and by what they are parted
     query: Tensor | None = None
-    train_query: Tensor | None = None
 
 
 def open_run_data(checkpoint: Path, data: Path | None, model: Model[Any]) -> Measured | str:
@@ -101,5 +101,5 @@ def _measured(opened: training.Data) -> Measured | str:
     x = torch.cat([torch.as_tensor(each.x) for each in parts])[:MOST_CALIBRATION]
     labels = torch.cat([torch.as_tensor(each.y) for each in parts])[:MOST_CALIBRATION]
     pairs = {name: (torch.as_tensor(part.x), torch.as_tensor(part.y)) for name, part in splits.items()}
-    query = {name: torch.as_tensor(part.query) for name, part in splits.items() if part.query is not None}
-    return Measured(split, *pairs[split], (x, labels), pairs.get("train"), query.get(split), query.get("train"))
+    query = None if splits[split].query is None else torch.as_tensor(splits[split].query)
+    return Measured(split, *pairs[split], (x, labels), pairs.get("train"), splits.get("train"), query)

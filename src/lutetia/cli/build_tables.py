@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from lutetia.cli.build_data import Measured
 from lutetia.cli.guard import UsageError
 from lutetia.models import Tabular
 from lutetia.precompute import LUTNetwork
-from lutetia.training import Boosting, RefitTrial, TabularRows, refit_tables, try_refit
+from lutetia.training import Boosting, RefitTrial, learning_rows, refit_tables, try_refit
 
 MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
 FEWER = (2, 4, 8)  # parts of the tables that are measured, too
@@ -74,13 +72,11 @@ def tables_that_fit(model: Tabular, weight_bits: int) -> int:
 def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, refit: Refit) -> KeptTables:
     """The integer model of the first tables, fitted again to the data of the run if that is available and helps."""
     cut = KeptTables(model.network(weight_bits, n_tables), False, None)
-    if isinstance(data, str) or data.train is None or refit.settings is None or refit.always is False:
+    if isinstance(data, str) or data.fitted is None or refit.settings is None or refit.always is False:
         return cut
     if n_tables == model.config.n_tables or model.config.core == "gates":
         return cut
-    x, y = (part.numpy() for part in data.train)
-    query = None if data.train_query is None else data.train_query.numpy()
-    rows = TabularRows(x, y, np.ones(len(y), np.float32), query)
+    rows = learning_rows(data.fitted)
     trial = None if refit.always else try_refit(model, rows, n_tables, refit.settings)
     if trial is not None and not trial.gains:
         return cut._replace(trial=trial)
@@ -102,6 +98,8 @@ def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwor
         raise UsageError(f"--drop-unseen needs the training data: {data if isinstance(data, str) else 'there is no such split'}")
     if data.labels.is_floating_point():
         raise UsageError("--drop-unseen is for a classifier, not for a regression")
+    if isinstance(network.model, Tabular) and network.model.config.monotone:
+        raise UsageError("--drop-unseen changes rows one by one, and this model was fitted with fit.monotone, which they keep")
     rows, check = network.quantise(data.train[0]), network.quantise(data.x)
     graph = network.graph.dont_cares(unseen=rows, check=check, labels=data.labels).dedupe()
     found = graph.reports[-1]

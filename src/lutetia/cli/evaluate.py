@@ -27,7 +27,7 @@ from lutetia.cli.inputs import (
 from lutetia.cli.naming import class_names, feature_names, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
-from lutetia.cli.train_table import told_measure
+from lutetia.cli.train_table import held_out_text, told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config
@@ -62,6 +62,7 @@ from lutetia.training import (
     read_cells,
     read_state,
     read_table_file,
+    read_weights,
     without_unit,
 )
 
@@ -92,7 +93,7 @@ def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str
         raise UsageError("--html shows which classes are confused, and this model has no classes")
     is_tabular = isinstance(model, Tabular)
     result = _evaluate_table(model, checkpoint, request) if is_tabular else _measure(model, checkpoint, request, show)
-    of = _of(result["split"], request)
+    of = _of(result, request)
     if show:
         _show(result, of)
     if request.html is not None:
@@ -123,9 +124,10 @@ def _measure(model: Any, checkpoint: Path, request: EvaluateRequest, show: bool)
 
 def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) -> dict[str, Any]:
     """How good a model of columns is: on a file, or on the rows that its run held out."""
-    split = "test"
+    split, weight = "test", None
     columns: Mapping[str, Sequence[Any]] = {}
     query: Array | None = None
+    about: dict[str, Any] = {}
     if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
         x, y, columns = _table_rows(model, request.data, request.label)
     elif request.data is not None:
@@ -141,11 +143,17 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
         if not is_table_config(tables):
             raise ArgumentError(f"{checkpoint} does not say what it was trained on: lutetia evaluate {checkpoint} DATA.csv")
         place = request.folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
-        opened = open_table(make_table_config(tables, str(checkpoint)), place, model.metadata.get("classes", ()))[1]
+        config = make_table_config(tables, str(checkpoint))
+        opened = open_table(config, place, model.metadata.get("classes", ()))[1]
         split = _split(opened, request)
         part = opened.splits[split]
         assert isinstance(part, Samples)
-        x, y, query = part.x, part.y, part.query
+        x, y, weight, query = part.x, part.y, part.weight, part.query
+        about = {"held_out": config.data.split, "held_out_by": config.data.split_by}
+    if request.data is not None:
+        weight = _weights(model, columns, request.data)
+    if weight is not None:
+        about["weighted_by"] = model.metadata["weight"]
     lacking = np.flatnonzero(np.isnan(y))
     if len(lacking):
         raise DataError(f"{request.data} has no value of the target in row {lacking[0] + 1}, expected one in each row")
@@ -153,11 +161,14 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     model.loss.check_sign(y, "the target")
     if model.loss.is_ranking and query is None:
         query = _query(model, columns, request.data)
-    result = {"kind": model.kind, "split": split, "samples": len(y), **measure_tabular(model, x, y, query)}
+    result = {"kind": model.kind, "split": split, "samples": len(y), **about, **measure_tabular(model, x, y, weight, query)}
     names = feature_names(model)
     if names and len(names) <= MOST_SHUFFLED:
-        result["columns"] = _columns(names, column_importance(model, x, y, query=query))
-    if warnings := unknown_warnings(model, columns):
+        result["columns"] = _columns(names, column_importance(model, x, y, weight, query=query))
+    warnings = unknown_warnings(model, columns)
+    if weight is None and "weight" in model.metadata:
+        warnings = [*warnings, f"rows count alike: {request.data} has no column {model.metadata['weight']!r}"]
+    if warnings:
         result["warnings"] = warnings
     return result
 
@@ -170,6 +181,12 @@ def _query(model: Tabular, columns: Mapping[str, Sequence[Any]], path: Path | No
     if name is None:
         return np.zeros(len(next(iter(columns.values()))), np.int64)
     return query_numbers(columns[name], f"{path}, column {name!r}")
+
+
+def _weights(model: Tabular, columns: Mapping[str, Sequence[Any]], path: Path) -> Array | None:
+    """How much the rows of a file count, by the column that said so in the fit; None without it."""
+    name = model.metadata.get("weight")
+    return None if name is None or name not in columns else read_weights(columns[name], name, path)
 
 
 def _columns(names: list[str], rises: list[float]) -> list[dict[str, Any]]:
@@ -310,9 +327,12 @@ def _range(model: Model[Any], samples: Samples) -> list[str]:
     return range_warnings(model, x, [f"sample {number}" for number in range(len(x))])
 
 
-def _of(split: str, request: EvaluateRequest) -> str:
+def _of(result: dict[str, Any], request: EvaluateRequest) -> str:
     """Which samples were measured: the split of the run, or the file that was named."""
-    return f"of the {split} split" if request.data is None else f"of {one_line(str(request.data))}"
+    if request.data is not None:
+        return f"of {one_line(str(request.data))}"
+    known = result["split"] == "test" and result.get("held_out", "random") != "random"
+    return f"of the {result['split']} split" + (f", {held_out_text(result['held_out'], result['held_out_by'])}" if known else "")
 
 
 def _show(result: dict[str, Any], of: str) -> None:

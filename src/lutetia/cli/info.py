@@ -10,6 +10,7 @@ from lutetia._shared.folders import MANIFEST, read_manifest
 from lutetia._shared.losses import OWN, RANKING
 from lutetia._shared.numbers import short_number
 from lutetia.cli.show import console, one_line
+from lutetia.cli.train_table import monotone_text
 from lutetia.cli.values import PROGRAMS, TARGETS
 from lutetia.errors import LutetiaError
 from lutetia.models import MANIFEST_FORMAT, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, in_run, load
@@ -77,9 +78,12 @@ def _show(result: dict[str, Any]) -> None:
         else:
             lines["classes"] = _few(metadata.get("classes", [])) or f"{config['n_classes']}, without names"
         lines["features"] = _few(metadata.get("features", []))
+        names = metadata.get("features") or [f"x{number}" for number in range(len(config.get("monotone", ())))]
+        signs = dict(zip(names, config.get("monotone", ()), strict=False))
+        lines["monotone"] = monotone_text(signs, metadata.get("classes") or [str(each) for each in range(config["n_classes"])])
     lines["layers"] = ", ".join(_layer(each) for each in config.get("layers", []))
     lines["reads"] = ", ".join(result["reads"])
-    skipped = ("input_shape", "n_classes", "layers", "loss", "quantile")
+    skipped = ("input_shape", "n_classes", "layers", "loss", "quantile", "monotone")
     lines["config"] = ", ".join(f"{key} {value}" for key, value in config.items() if key not in skipped)
     targets = ", ".join(result["build_targets"])
     lines["build"] = f"can be built for --target {targets}" if targets else f"cannot be built: {result['why_not']}"

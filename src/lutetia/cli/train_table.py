@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,7 +138,11 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     kind = kind if table.query is None else "ranking"
     target = f" {'of' if table.query is None else 'by'} {one_line(config.data.target)}" if config.data.target else ""
     target += ", the last column (--target names another)" if target and guessed else ""
-    screen.print(f"{kind}{target}: {count}", soft_wrap=True)
+    is_drawn = config.data.split == "random" or "test" not in data.splits
+    held = "" if is_drawn else f", {held_out_text(config.data.split, config.data.split_by)}"
+    screen.print(f"{kind}{target}: {count}{held}", soft_wrap=True)
+    if config.data.weight is not None:
+        screen.print(f"rows count by {one_line(config.data.weight)}, in the fit and in what is measured", soft_wrap=True)
     width = max((len(one_line(name)) for name in [*(name for name, _ in types[:SHOWN]), *table.left_out]), default=0)
     for name, told in types[:SHOWN]:
         screen.print(f"  {one_line(name):<{width}}  {one_line(told)}", soft_wrap=True)
@@ -148,6 +156,12 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print("  --set data.day_first=true (or false) keeps such dates", soft_wrap=True)
     if any("identifier" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
+    if told := monotone_text(config.fit.monotone, table.classes):
+        screen.print(f"  {told} (fit.monotone)", soft_wrap=True)
+    if table.dates and config.data.split == "random" and config.data.test:
+        by = _setting("data.split_by", table.features[min(table.dates)])
+        why = "rows to test are drawn at random, also between the dates of others"
+        screen.print(f"{why}; to test on the latest: --set data.split=latest --set {by}", soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if table.skipped:
@@ -164,6 +178,28 @@ def _rows_text(part: Any) -> str:
         return rows
     count = len(np.unique(part.query))
     return f"{rows} of {count:,} quer{'y' if count == 1 else 'ies'}"
+
+
+def monotone_text(signs: Mapping[str, int], classes: Sequence[str]) -> str:
+    """What constraints say: "the prediction never falls as age rises, and never rises as price rises"; empty without any."""
+    what = f"the probability of {one_line(classes[1])}" if len(classes) == 2 else "the prediction"
+    told = []
+    for sign, verb in ((1, "falls"), (-1, "rises")):
+        names = [one_line(name) for name, own in signs.items() if own == sign]
+        told += [f"never {verb} as {' or '.join(names)} rises"] if names else []
+    return f"{what} {', and '.join(told)}" if told else ""
+
+
+def _setting(key: str, name: str) -> str:
+    """What to type after --set to give a key the name of a column."""
+    plain = name.isidentifier() and name.isascii() and name not in ("true", "false", "inf", "nan")
+    return shlex.quote(f"{key}={name if plain else json.dumps(one_line(name), ensure_ascii=False)}")
+
+
+def held_out_text(split: str, by: str | None) -> str:
+    """Which rows are held out, where they are not drawn at random: "the latest by sold"."""
+    of = one_line(by or "")
+    return f"whole groups by {of}" if split == "groups" else f"the latest by {of}" if by else "the last of the file"
 
 
 def _skipped_text(skipped: list[str], images: bool) -> str:
@@ -234,6 +270,9 @@ def ranking_text(measured: dict[str, Any]) -> str:
 
 def told_measure(measured: dict[str, Any]) -> str:
     """The headline numbers of an evaluation."""
+    if "weighted_by" in measured:
+        rest = {key: value for key, value in measured.items() if key != "weighted_by"}
+        return f"weighted by {one_line(measured['weighted_by'])}: {told_measure(rest)}"
     if "ndcg_10" in measured:
         return ranking_text(measured)
     if "accuracy" in measured:
@@ -247,6 +286,6 @@ def told_measure(measured: dict[str, Any]) -> str:
     own += "" if key == "rmse" else f", RMSE {short_number(measured['rmse'], 6)}{unit}"
     if "error_90" in measured:
         own += f", 9 of 10 rows within ±{short_number(measured['error_90'])}{unit}"
-    if "inside_90" in measured and measured["width_90"] != 2 * measured.get("error_90", 0):
+    if "inside_90" in measured and not math.isclose(measured["width_90"], 2 * measured.get("error_90", 0)):
         own += f", {measured['inside_90']:.1%} in their intervals of ±{short_number(measured['width_90'] / 2)}{unit} on average"
     return own

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,10 +51,12 @@ class Encoding(nn.Module):
         source, edges, ranks = self.source.cpu().numpy(), self.edges.cpu().double().numpy(), self.ranks.cpu().numpy()
         if len(source) and not 0 <= source.min() <= source.max() < x.shape[1]:
             fail("encoding.source", source.tolist(), f"columns from 0 to {x.shape[1] - 1}")
-        counts = np.isfinite(edges).sum(1)
-        is_category = ranks.any(1)
+        inputs = [
+            _Input(column, own_edges[np.isfinite(own_edges)], own_ranks if own_ranks.any() else None, part)
+            for column, own_edges, own_ranks, part in zip(source.tolist(), edges, ranks, self.parts, strict=True)
+        ]
         codes = np.empty((len(source), len(x)), np.uint8)
-        spread(threads, len(x), _encode, x, source, edges, counts, ranks, is_category, codes, self.parts)
+        spread(threads, len(x), _encode, x, inputs, codes)
         return codes
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,27 +71,25 @@ class Encoding(nn.Module):
         return np.where(ranks.any(1), ranks.max(1, initial=0), numbers).astype(np.int64)
 
 
-def _encode(
-    x: Array,
-    source: Array,
-    edges: Array,
-    counts: Array,
-    ranks: Array,
-    is_category: Array,
-    codes: Array,
-    parts: Sequence[str],
-    begin: int,
-    end: int,
-) -> None:
+class _Input(NamedTuple):
+    """An encoded input: its column, the edges of numbers, the codes of categories where it has any, and its part of a date."""
+
+    column: int
+    edges: Array
+    ranks: Array | None
+    part: str
+
+
+def _encode(x: Array, inputs: Sequence[_Input], codes: Array, begin: int, end: int) -> None:
     """The codes of a range of samples. In numpy: a compiled loop takes 0.6 of the time, but loading numba takes 0.8 s."""
-    for number, column in enumerate(source.tolist()):
-        values = x[begin:end, column]
-        values = part_of(values, parts[number]) if parts[number] else values
-        if is_category[number]:
-            known = (values >= 0) & (values < ranks.shape[1]) & (values == np.floor(values))
-            codes[number, begin:end] = np.where(known, ranks[number, np.where(known, values, 0).astype(np.int64)], 0)
+    for number, own in enumerate(inputs):
+        values = x[begin:end, own.column]
+        values = part_of(values, own.part) if own.part else values
+        if own.ranks is not None:
+            known = (values >= 0) & (values < len(own.ranks)) & (values == np.floor(values))
+            codes[number, begin:end] = np.where(known, own.ranks[np.where(known, values, 0).astype(np.int64)], 0)
         else:
-            above = np.searchsorted(edges[number, : counts[number]], values)
+            above = np.searchsorted(own.edges, values)
             codes[number, begin:end] = np.where(np.isnan(values), 0, above + 1)
 
 

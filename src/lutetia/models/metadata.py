@@ -8,6 +8,7 @@ input_high   the largest
 target       the name of what is predicted
 loss_name    the name of a loss of the user's own, a function that is not saved
 query        of a ranking: the name of the column whose equal values are one query
+weight       the name of the column that said how much rows count
 categories   by the number of an input, as a string, the values that its numbers stand for
 units        by the number of an input, as a string, the unit that may follow its numbers in a file
 target_unit  the unit that may follow the numbers to predict
@@ -43,7 +44,7 @@ MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"
 TASKS = ("classification", "regression", "ranking", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
-NAMES = ("target", "query", "loss_name")
+NAMES = ("target", "weight", "query", "loss_name")
 
 
 def check_metadata(metadata: object, config: Any) -> dict[str, Any]:

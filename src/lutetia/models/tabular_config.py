@@ -22,7 +22,8 @@ class TabularConfig(ModelConfig):
     With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the
     encoding; where columns are dates, `parts` says for each encoded input which part of a date it is, "" for the column itself.
     The numbers of a regression were fitted to a `loss`, "quantile" to that `quantile`: see `lutetia._shared.losses`; with
-    "poisson" the tables add up to logarithms.
+    "poisson" the tables add up to logarithms. `monotone` says of each column whether the number, or the score of the second of
+    two classes, was fitted never to fall as the column rises (1), never to rise (-1), or either (0).
     A regression may have `spread_tables` more tables, of `spread_anchors` anchors, for how far off its numbers may be.
     `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that vote;
     `temperature` divides their counts. With `gate_windows` they see squares of an image of `gate_shape` (height, width).
@@ -39,6 +40,7 @@ class TabularConfig(ModelConfig):
     parts: tuple[str, ...] = ()
     loss: str = "squared_error"
     quantile: float | None = None
+    monotone: tuple[int, ...] = ()
     spread_tables: int = 0
     spread_anchors: int = 3
     gate_codes: tuple[int, ...] = ()
@@ -62,6 +64,11 @@ class TabularConfig(ModelConfig):
         object.__setattr__(self, "parts", check_parts(self.parts, self.n_encoded))
         if Loss(self.loss, self.quantile) != Loss() and (self.core != "tables" or self.n_classes != 1):
             fail("loss", self.loss, '"squared_error": only a regression has another')
+        object.__setattr__(self, "monotone", whole_numbers("monotone", self.monotone, -1, 1))
+        if len(self.monotone) not in (0, math.prod(self.input_shape)):
+            fail("monotone", list(self.monotone), f"none, or {math.prod(self.input_shape)} of -1, 0 and 1")
+        if self.monotone and (self.core != "tables" or self.n_classes > 2):
+            fail("monotone", list(self.monotone), "none: only a regression and two classes of tables have it")
         check_int("spread_tables", self.spread_tables, 0)
         check_int("spread_anchors", self.spread_anchors, 1, MAX_ANCHORS)
         if self.spread_tables and (self.core != "tables" or self.n_classes != 1):

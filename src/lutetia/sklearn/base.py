@@ -13,7 +13,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted, validate_data
 
-from lutetia._shared.rankings import held_queries
 from lutetia.errors import DataError
 from lutetia.models import Tabular, in_run, load, read_config, save
 from lutetia.sklearn.columns import find_categories, find_dates, is_frame, to_matrix
@@ -129,32 +128,27 @@ class TabularEstimator(BaseEstimator):
             return rows, eval_set if isinstance(eval_set, TabularRows) else self._eval_rows(eval_set)
         if not self._stops_early(rows):
             return rows, None
-        if rows.query is not None:
-            parts = held_queries(rows.query, self._held_count(len(np.unique(rows.query)), "queries"), self._seed())
-            return rows.part(parts[0]), rows.part(parts[1])
-        count = self._held_count(len(rows.y), "samples")
-        order = np.random.default_rng(self._seed()).permutation(len(rows.y))
-        return rows.part(order[count:]), rows.part(order[:count])
+        rows = rows.counted()
+        count = max(1, round(len(rows.y) * self.validation_fraction))
+        order = np.roll(np.random.default_rng(self._seed()).permutation(len(rows.y)), -count)
+        own, held = rows.split.parts(order, count)
+        if not 0 < self.validation_fraction < 1 or not (len(own) and len(held)):
+            what = "samples" if rows.query is None else "queries"
+            raise ValueError(f"validation_fraction is {self.validation_fraction}, expected to leave {what} on both sides")
+        return rows.at(own), rows.at(held)
 
     def _eval_rows(self, eval_set: Any) -> TabularRows:
-        """The rows of an eval_set: a pair, or a list of one pair."""
+        """The rows of an eval_set: (X, y) or (X, y, sample_weight), or a list of one of them."""
         pairs = eval_set if isinstance(eval_set, list) else [eval_set]
-        if len(pairs) != 1 or len(pairs[0]) != 2:
-            raise ValueError(f"eval_set holds {len(pairs)} sets, expected one pair (X, y)")
-        return self._plain_rows(*pairs[0])
+        if len(pairs) != 1 or len(pairs[0]) not in (2, 3):
+            raise ValueError(f"eval_set holds {len(pairs)} sets, expected one: (X, y), or (X, y, sample_weight)")
+        return self._more_rows(*pairs[0])
 
-    def _plain_rows(self, X: Any, y: Any) -> TabularRows:
-        """Rows besides those of fit, all of weight 1."""
+    def _more_rows(self, X: Any, y: Any, sample_weight: Any = None) -> TabularRows:
+        """Rows besides those of fit."""
         matrix, target = self._matrix(X), self._target(y)
         check_consistent_length(matrix, target)
-        return TabularRows(matrix, target, np.ones(len(matrix), np.float32))
-
-    def _held_count(self, n: int, what: str) -> int:
-        """How many of n samples, or queries, decide when to stop."""
-        count = max(1, round(n * self.validation_fraction))
-        if not 0 < self.validation_fraction < 1 or count >= n:
-            raise ValueError(f"validation_fraction is {self.validation_fraction}, expected to leave {what} on both sides")
-        return count
+        return TabularRows(matrix, target, self._weights(sample_weight, matrix))
 
     def _stops_early(self, rows: TabularRows) -> bool:
         """Whether some of the samples, or queries, are held out to decide when to stop; "auto": if there are enough of them."""
@@ -218,6 +212,7 @@ class TabularEstimator(BaseEstimator):
         self,
         X: Any = None,
         y: Any = None,
+        sample_weight: Any = None,
         *,
         weight_bits: int = 8,
         input_bits: int | None = None,
@@ -228,10 +223,10 @@ class TabularEstimator(BaseEstimator):
         """The fitted tables, or the first `n_tables` of them, as a circuit: written, simulated and with `prove` proved.
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); with `input_bits` whole numbers of so many bits,
-        one per column, as `X` has them. `X` holds samples to simulate; random inputs by default. With training data, `X` and `y`,
-        the rows of the first `n_tables` are fitted to it again, which recovers much of what the others contributed, unless that
-        is worse on held-out samples; 64 samples of it are simulated. The result's `report` says what was checked and under
-        "refit" what was kept, its `hardware` holds the Verilog and VHDL.
+        one per column, as `X` has them. `X` holds samples to simulate; random inputs by default. With training data, `X` and `y`
+        and where they were weighted `sample_weight`, the rows of the first `n_tables` are fitted to it again, which recovers much
+        of what the others contributed, unless that is worse on held-out samples; 64 samples of it are simulated. The result's
+        `report` says what was checked and under "refit" what was kept, its `hardware` holds the Verilog and VHDL.
         """
         from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
 
@@ -239,7 +234,7 @@ class TabularEstimator(BaseEstimator):
         model = self.model_ if n_tables is None else self.model_.first(n_tables)
         trial: RefitTrial | None = None
         if n_tables is not None and y is not None:
-            model, trial = self._refit(X, y, n_tables)
+            model, trial = self._refit(X, y, n_tables, sample_weight)
         network = model.network(weight_bits)
         if input_bits is not None:
             network = model.on_values(network, input_bits)
@@ -252,7 +247,7 @@ class TabularEstimator(BaseEstimator):
         run_steps(build, [*OPTIMISE, *MAKE, *(step for step in CHECK if prove or step is not PROOF)])
         return build
 
-    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
+    def _refit(self, X: Any, y: Any, n_tables: int, sample_weight: Any = None) -> tuple[Tabular, RefitTrial | None]:
         return self.model_.first(n_tables), None
 
     def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:
@@ -343,6 +338,9 @@ def _state_of_run(model: Tabular) -> dict[str, Any] | None:
     params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
     if model.is_regression and not model.loss.is_ranking:
         params |= {"loss": config.loss, "quantile": config.quantile}
+    if config.monotone:  # of the second class, by the order that scikit-learn gives them
+        turned = -1 if not model.is_regression and sorted(known["classes"]) != known["classes"] else 1
+        params["monotonic_cst"] = [turned * sign for sign in config.monotone]
     name = "LUTRanker" if model.loss.is_ranking else "LUTRegressor" if model.is_regression else "LUTClassifier"
     state = {"class": name, "params": params, "named": "features" in known}
     return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,16 +16,16 @@ from lutetia._shared.losses import LOSSES, OWN, Loss
 from lutetia.errors import check_choice
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
-from lutetia.sklearn.checks import check_params
+from lutetia.sklearn.checks import check_params, monotone_columns
 from lutetia.training import (
     Boosting,
     RefitTrial,
+    Shape,
     TabularRows,
     balanced_factors,
     fit_tabular,
     function_name,
     half_widths,
-    held_out,
     interval_bounds,
     interval_ends,
     refit_tables,
@@ -51,6 +52,8 @@ TABLES_OF_FEW = 250  # at most, where early_stopping="auto" finds too few sample
 class BoostedEstimator(TabularEstimator):
     """What classifier and regressor have in common: how their tables are fitted."""
 
+    monotonic_cst: Any
+
     def _fit(self, rows: TabularRows, n_classes: int, eval_set: Any) -> None:
         settings = self._boosting(eval_set, rows)
         own, valid = self._held_out(rows, eval_set)
@@ -61,6 +64,17 @@ class BoostedEstimator(TabularEstimator):
         self.n_tables_ = self.n_iter_ = len(fitted.anchors)
         self.losses_, self.temperature_ = fitted.losses, fitted.temperature
         self.model_.metadata = {**self._describe_data(rows), **self._describe_target()}
+
+    def _shape(self, n_classes: int) -> Shape:
+        """The shape of the data, with the constraints of the columns."""
+        shape = super()._shape(n_classes)
+        monotone = monotone_columns(self.monotonic_cst, self._names_in(), len(shape.n_categories))
+        if monotone and n_classes > 2:
+            raise ValueError("monotonic constraints are not supported for multiclass classification")
+        wrong = [name for name, sign, count in zip(self.names(), monotone, shape.n_categories, strict=False) if sign and count]
+        if wrong:
+            raise ValueError(f"Categorical features cannot have monotonic constraints: {wrong[0]!r} has one")
+        return replace(shape, monotone=monotone)
 
     def _boosting(self, eval_set: Any, rows: TabularRows) -> Boosting:
         """The settings of the estimator's parameters, to fit these rows."""
@@ -84,9 +98,9 @@ class BoostedEstimator(TabularEstimator):
             threads=self._threads(),
         )
 
-    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
+    def _refit(self, X: Any, y: Any, n_tables: int, sample_weight: Any = None) -> tuple[Tabular, RefitTrial | None]:
         """The first tables as a model, fitted again to X and y if that helps on held-out samples; and the trial."""
-        rows = y if isinstance(y, TabularRows) else self._weighted(self._plain_rows(X, y))
+        rows = y if isinstance(y, TabularRows) else self._weighted(self._more_rows(X, y, sample_weight))
         first = self.model_.first(n_tables)
         if n_tables == self.n_tables_ or self.model_.loss.is_own:  # whose loss says nothing of two models
             return first, None
@@ -198,9 +212,13 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
 
     Columns become ranks by quantiles of the training data; each table asks `n_anchors` questions, a column against a threshold or
     two columns against each other, each the best of `candidates` for the remaining loss. Missing values have their own rank.
-    Columns of categories: see `categorical_features`. With `calibrate` a trial fit to four fifths of the samples says, on the
-    last fifth, by what number (`temperature_`) scores are divided, so that probabilities are not too high. An `eval_set`, or
-    `early_stopping`, ends the fit after 10 · n_iter_no_change tables that did not help.
+    Columns of categories: see `categorical_features`. With `monotonic_cst`, as in scikit-learn, the score of the second of two
+    classes never falls as a column of 1 rises, and never rises with one of -1: a number per column, or a dict by their names.
+    With `calibrate` a trial fit to four fifths of the samples says, on the
+    last fifth, by what number (`temperature_`) scores are divided, so that probabilities are not too high. An `eval_set`, (X, y)
+    or (X, y, sample_weight), or `early_stopping`, ends the fit after 10 · n_iter_no_change tables that did not help.
+
+    Samples count by `sample_weight` in the fit and in all that is held out of it: early stopping, calibration, intervals.
     """
 
     def __init__(
@@ -216,6 +234,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
         handle_unknown: str = "error",
+        monotonic_cst: Any = None,
         class_weight: Any = None,
         calibrate: bool = False,
         early_stopping: bool | str = False,
@@ -229,7 +248,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.class_weight, self.early_stopping, self.validation_fraction = class_weight, early_stopping, validation_fraction
-        self.calibrate = calibrate
+        self.calibrate, self.monotonic_cst = calibrate, monotonic_cst
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
@@ -269,6 +288,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
         handle_unknown: str = "error",
+        monotonic_cst: Any = None,
         intervals: bool = False,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -278,7 +298,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         verbose: int = 0,
     ) -> None:
         self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
-        self.loss, self.quantile = loss, quantile
+        self.loss, self.quantile, self.monotonic_cst = loss, quantile, monotonic_cst
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.intervals, self.early_stopping, self.validation_fraction = intervals, early_stopping, validation_fraction
@@ -297,11 +317,12 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         if not self.intervals:
             self._fit(rows, 1, eval_set)
             return self
-        if len(rows.y) < ENOUGH_FOR_INTERVALS:
-            raise ValueError(f"intervals is True with {len(rows.y)} samples, expected {ENOUGH_FOR_INTERVALS} or more")
-        own, held = held_out(len(rows.y), self._seed())
-        self._fit(TabularRows(rows.x[own], rows.y[own], rows.weight[own]), 1, eval_set)
-        self.model_.metadata |= interval_bounds(self.model_, rows.x[held], rows.y[held])
+        count = int((rows.weight > 0).sum())
+        if count < ENOUGH_FOR_INTERVALS:
+            raise ValueError(f"intervals is True with {count} samples, expected {ENOUGH_FOR_INTERVALS} or more")
+        own, held = rows.held_out(self._seed())
+        self._fit(own, 1, eval_set)
+        self.model_.metadata |= interval_bounds(self.model_, held.x, held.y, held.weight)
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,3 +25,25 @@ def check_params(estimator: Any, limits: Limits) -> None:
     wanted = estimator.categorical_features
     if isinstance(wanted, str) and wanted != "from_dtype":
         raise ValueError(f'categorical_features is {wanted!r}, expected "from_dtype", None or a list of columns')
+
+
+def monotone_columns(wanted: Any, names: Sequence[str] | None, n_columns: int) -> tuple[int, ...]:
+    """What `monotonic_cst` says of each column: -1, 0 or 1; none where nothing is constrained. As in scikit-learn it is None, one
+    number per column, or a dict by names of columns, which stand for 0 where they are not in it."""
+    if wanted is None:
+        return ()
+    if isinstance(wanted, Mapping):
+        if names is None:
+            raise ValueError(
+                "monotonic_cst is a dict, which needs a table whose columns have names, expected one number per column"
+            )
+        unknown = [name for name in wanted if name not in names]
+        if unknown:
+            raise ValueError(f"monotonic_cst has {unknown[0]!r}, which is not a column of the training data")
+        wanted = [wanted.get(name, 0) for name in names]
+    signs = np.asarray(wanted)
+    if signs.shape != (n_columns,):
+        raise ValueError(f"monotonic_cst has shape {signs.shape}, expected ({n_columns},): -1, 0 or 1 for each column")
+    if signs.dtype.kind not in "iuf" or not np.isin(signs, (-1, 0, 1)).all():
+        raise ValueError(f"monotonic_cst is {wanted!r}, expected -1, 0 or 1 for each column")
+    return tuple(int(sign) for sign in signs) if signs.any() else ()

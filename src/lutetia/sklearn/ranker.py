@@ -13,6 +13,7 @@ from lutetia._shared.rankings import AT, check_relevance, mean_ndcg, queries_of
 from lutetia.sklearn.base import Array
 from lutetia.sklearn.boosted import PARAMS, BoostedEstimator
 from lutetia.sklearn.checks import check_params
+from lutetia.training import Split, TabularRows
 
 if TYPE_CHECKING:
     from lutetia.precompute import Build
@@ -41,6 +42,7 @@ class LUTRanker(BoostedEstimator):
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
         handle_unknown: str = "error",
+        monotonic_cst: Any = None,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
@@ -51,7 +53,7 @@ class LUTRanker(BoostedEstimator):
         self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.monotonic_cst, self.early_stopping, self.validation_fraction = monotonic_cst, early_stopping, validation_fraction
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
 
     def fit(
@@ -73,14 +75,14 @@ class LUTRanker(BoostedEstimator):
         check_params(self, PARAMS)
         rows = self._rows(X, y, sample_weight)
         query = query_numbers(len(rows.y), group, qid)
-        rows = replace(rows, query=query)
+        rows = in_queries(rows, query)
         if len(np.unique(query)) == len(query):
             raise ValueError("every row has a query of its own, expected rows that share one: there is nothing to order")
         if eval_set is None:
             _refuse("without eval_set", eval_group=eval_group, eval_qid=eval_qid)
         else:
             held = self._eval_rows(eval_set)
-            eval_set = replace(held, query=query_numbers(len(held.y), _only(eval_group), _only(eval_qid), "eval_"))
+            eval_set = in_queries(held, query_numbers(len(held.y), _only(eval_group), _only(eval_qid), "eval_"))
         self._fit(rows, 1, eval_set)
         return self
 
@@ -88,11 +90,13 @@ class LUTRanker(BoostedEstimator):
     def _loss(self) -> Loss:
         return Loss(RANKING)
 
-    def to_circuit(self, X: Any = None, y: Any = None, *, group: Any = None, qid: Any = None, **options: Any) -> Build:
+    def to_circuit(
+        self, X: Any = None, y: Any = None, sample_weight: Any = None, *, group: Any = None, qid: Any = None, **options: Any
+    ) -> Build:
         """As `LUTClassifier.to_circuit`, with the queries of training data, X and y, as `group` or `qid`."""
-        rows = None if y is None else self._plain_rows(X, y)
+        rows = None if y is None else self._more_rows(X, y, sample_weight)
         if rows is not None:
-            rows = replace(rows, query=query_numbers(len(rows.y), group, qid))
+            rows = in_queries(rows, query_numbers(len(rows.y), group, qid))
         return super().to_circuit(X, rows, **options)
 
     def _target(self, y: Any, reset: bool = False) -> Array:
@@ -119,6 +123,11 @@ class LUTRanker(BoostedEstimator):
 
     def _describe_target(self) -> dict[str, Any]:
         return {"task": "ranking"}
+
+
+def in_queries(rows: TabularRows, query: Array) -> TabularRows:
+    """Rows with the number of the query of each, [n], and held out by whole queries."""
+    return replace(rows, query=query, split=Split("groups", query))
 
 
 def query_numbers(n: int, group: Any, qid: Any, prefix: str = "") -> Array:

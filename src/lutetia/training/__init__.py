@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lutetia.training.batches import in_order as batches_in_order
     from lutetia.training.boosting import Boosting
     from lutetia.training.boosting import score as add_table_scores
-    from lutetia.training.calibration import held_out
     from lutetia.training.checkpoint import STATE as STATE_FILE
     from lutetia.training.checkpoint import read_state
     from lutetia.training.class_counts import class_report
@@ -38,14 +37,17 @@ if TYPE_CHECKING:
     from lutetia.training.progress import clock as duration_text
     from lutetia.training.queries import query_numbers
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
+    from lutetia.training.row_columns import read_weights
     from lutetia.training.run import train
     from lutetia.training.shaping import Shaping
     from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
+    from lutetia.training.splits import Split
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
     from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, read_table_file
     from lutetia.training.table_files import named as column_names
     from lutetia.training.table_measure import measure as measure_tabular
+    from lutetia.training.table_parts import learning_rows
     from lutetia.training.table_refit import Trial as RefitTrial
     from lutetia.training.table_refit import refit_tables, try_refit
     from lutetia.training.table_run import (
@@ -91,7 +93,6 @@ __getattr__, __dir__ = lazy_door(
         "arrays": "read_npy read_npz",
         "batches": "batches_in_order=in_order",
         "boosting": "Boosting add_table_scores=score",
-        "calibration": "held_out",
         "checkpoint": "STATE_FILE=STATE read_state",
         "class_counts": "class_report",
         "columns": "class_numbers=numbered unknown_categories without_words",
@@ -108,12 +109,15 @@ __getattr__, __dir__ = lazy_door(
         "progress": "Live Silent duration_text=clock",
         "queries": "query_numbers",
         "resharding": "full_state_dict load_full_state_dict",
+        "row_columns": "read_weights",
         "run": "train",
         "shaping": "Shaping",
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
+        "splits": "Split",
         "table_files": "LearningTable TableFile UNNAMED_COLUMN=UNNAMED column_names=named find_target is_table read_table_file",
         "table_measure": "measure_tabular=measure",
+        "table_parts": "learning_rows",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",
         "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config open_table train_table",
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",

@@ -17,12 +17,14 @@ from lutetia._shared.compiled import jit
 from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
 from lutetia.nn import Chooser
-from lutetia.training.goals import Goal, Step
+from lutetia.training.goals import Goal, Residuals, Step
+from lutetia.training.monotone import contradict, directions, make_monotone
 
 Array = np.ndarray[Any, Any]
 N_CONSTANTS = 255  # thresholds 0 to 254: code > t
 CONSTANTS = np.arange(N_CONSTANTS, dtype=np.uint8)
 BLOCK = 256  # samples that stay in the cache while all tables are asked
+MISSING_ASKED = 0.1  # of the candidates of a constrained input with missing values: whether it is missing
 BETWEEN = 10  # tables from one look at the validation data to the next
 
 
@@ -97,9 +99,17 @@ Each = Callable[[int, dict[str, float]], None]
 
 
 def boost(
-    codes: Array, tops: Array, goal: Goal, settings: Boosting, *, valid: Validation | None = None, each: Each | None = None
+    codes: Array,
+    tops: Array,
+    goal: Goal,
+    settings: Boosting,
+    *,
+    signs: Array | None = None,
+    valid: Validation | None = None,
+    each: Each | None = None,
 ) -> Boosted:
-    """Fit tables to codes uint8 [F, n], where input f is at most tops[f]; `each(tables, losses)` reports progress."""
+    """Fit tables to codes uint8 [F, n], where input f is at most tops[f]; `each(tables, losses)` reports progress. With signs
+    int8 [F] the last score never falls as an input of sign 1 rises, and never rises with one of sign -1."""
     random = np.random.default_rng(settings.seed)
     n, k = codes.shape[1], goal.n_outputs
     base = goal.start()
@@ -107,7 +117,12 @@ def boost(
     held = None if valid is None else np.tile(base, (valid.codes.shape[1], 1))
     weight = np.zeros((settings.n_tables, 1 << settings.n_anchors, k))
     anchors = np.empty((settings.n_tables, settings.n_anchors, 2), np.int64)
-    chooser = Chooser(codes, CONSTANTS, _drawer(random, tops, settings), settings.threads)
+    way = None if signs is None else _chooser_way(signs, k)
+    draw = _drawer(random, tops, settings)
+    if signs is not None:
+        least = np.where((signs != 0) & (codes.min(1, initial=N_CONSTANTS) == 0), MISSING_ASKED, 0.0)
+        draw = _constrained(draw, random, tops, signs, least)
+    chooser = Chooser(codes, CONSTANTS, draw, settings.threads, way)
     losses: dict[str, list[float]] = {"train": [], "valid": []}
     best, waited, count = (np.inf, settings.n_tables), 0, settings.n_tables
     for table in range(settings.n_tables):
@@ -119,6 +134,8 @@ def boost(
         cells = np.empty(n, np.int64)
         spread(settings.threads if n > BLOCK * 16 else 1, n, _cells, codes, anchors[table], cells)
         goal.fill(cells, scores, residuals, settings.step, weight[table])
+        if signs is not None:
+            make_monotone(weight[table], _held(cells, residuals, goal, weight.shape[1]), directions(anchors[table], signs))
         scores += weight[table][cells]
         if valid is not None and held is not None:
             score(valid.codes, anchors[one], weight[one], held, settings.threads)
@@ -139,9 +156,11 @@ def boost(
     return Boosted(anchors[:count].copy(), weight[:count].copy(), base, losses=losses)
 
 
-def refit(codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, settings: Boosting) -> Array:
+def refit(
+    codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, settings: Boosting, signs: Array | None = None
+) -> Array:
     """New rows [T, 2**A, K] of tables that keep their anchors [T, A, 2]: each round corrects the tables one after another. Each
-    of the first tables of a fit has learned little. These rounds make up for the tables that are left out.
+    of the first tables of a fit has learned little. These rounds make up for the tables that are left out. See `boost` for signs.
     """
     n, weight = codes.shape[1], weight.astype(np.float64)
     scores, step, cells = np.zeros((n, goal.n_outputs)), np.empty(weight.shape[1:]), np.empty(n, np.int64)
@@ -149,10 +168,27 @@ def refit(codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, 
     for turn in range(rounds):
         table = turn % len(anchors)
         spread(settings.threads if n > BLOCK * 16 else 1, n, _cells, codes, anchors[table], cells)
-        goal.fill(cells, scores, goal.residuals(scores), settings.step, step)
+        residuals = goal.residuals(scores)
+        goal.fill(cells, scores, residuals, settings.step, step)
+        if signs is not None:  # the rows are to be monotone, not the step
+            step += weight[table]
+            make_monotone(step, _held(cells, residuals, goal, len(step)), directions(anchors[table], signs))
+            step -= weight[table]
         weight[table] += step
         scores += step[cells]
     return weight
+
+
+def _held(cells: Array, residuals: Residuals, goal: Goal, n_rows: int) -> Array:
+    """How much the samples of each row of a table count, float64 [n_rows, K]: by the curvature of the loss."""
+    _, curvature = residuals
+    by_output = np.repeat(goal.weight[:, None], goal.n_outputs, 1) if curvature is None else curvature
+    return np.stack([np.bincount(cells, column, n_rows) for column in by_output.T], 1)
+
+
+def _chooser_way(signs: Array, n_outputs: int) -> Callable[[Array], Array]:
+    """The directions of candidates for the residuals that anchors are chosen by: of two classes those of the first."""
+    return lambda candidates: directions(candidates, signs if n_outputs == 1 else -signs)
 
 
 def _sketched(missing: Array, directions: int, random: np.random.Generator) -> Array:
@@ -179,6 +215,24 @@ def _drawer(random: np.random.Generator, tops: Array, settings: Boosting) -> Cal
         return np.stack([left, right], 1)
 
     return draw
+
+
+def _constrained(
+    draw: Callable[[], Array], random: np.random.Generator, tops: Array, signs: Array, asked: Array
+) -> Callable[[], Array]:
+    """Candidates that the signs of inputs allow: a pair that contradicts them becomes a threshold of its first input. A part
+    `asked` [F] of them asks whether an input is missing, which low thresholds cannot stand for."""
+
+    def constrained() -> Array:
+        drawn = draw()
+        left, right = drawn[:, 0], drawn[:, 1]
+        is_pair = right < len(signs)
+        wrong = is_pair & contradict(left, np.where(is_pair, right, left), signs)
+        chance, place = random.random((2, len(drawn)))
+        right = np.where(wrong, len(signs) + (place * np.maximum(tops[left], 1)).astype(np.int64), right)
+        return np.stack([left, np.where(chance < asked[left], len(signs), right)], 1)
+
+    return constrained
 
 
 def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: int = 1) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lutetia.training.goals import Goal
+from lutetia.training.splits import RANDOM, Split
 
 Array = np.ndarray[Any, Any]
 HELD = 5  # one row in five is held out of the trial
@@ -17,10 +18,11 @@ ROUNDS = 40  # of the search, each of which leaves 0.62 of the range
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def held_out(n: int, seed: int) -> tuple[Array, Array]:
+def held_out(n: int, seed: int, split: Split = RANDOM) -> tuple[Array, Array]:
     """The rows of a trial fit and those held out of it."""
-    order = np.random.default_rng(seed).permutation(n)
-    return np.sort(order[n // HELD :]), np.sort(order[: n // HELD])
+    order = np.roll(np.random.default_rng(seed).permutation(n), -(n // HELD))
+    own, held = split.parts(order, n // HELD)
+    return np.sort(own), np.sort(held)
 
 
 def best_temperature(scores: Array, goal: Goal) -> float:

@@ -16,6 +16,7 @@ from lutetia.errors import ArgumentError, DataError, require
 from lutetia.training import config as settings
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array, map_bytes, read_idx
+from lutetia.training.splits import RANDOM, Split
 from lutetia.training.tables import class_order, read_csv
 
 CLASS_NAMES = ("classes", "class_names", "target_names")  # keys of an npz file, as the next line
@@ -30,6 +31,8 @@ class Samples:
 
     x: Array
     y: Array
+    weight: Array | None = None  # float32 [n]: how much each counts; None where all count alike
+    split: Split = RANDOM  # by what rows are parted
     query: Array | None = None
 
     def __len__(self) -> int:

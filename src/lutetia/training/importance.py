@@ -16,16 +16,19 @@ TIMES = 3  # that each column is shuffled
 
 
 @torch.no_grad()
-def column_importance(model: Tabular, x: Array, y: Array, seed: int = 0, query: Array | None = None) -> list[float]:
+def column_importance(
+    model: Tabular, x: Array, y: Array, weight: Array | None = None, seed: int = 0, query: Array | None = None
+) -> list[float]:
     """By how much the loss of classes, or what numbers are measured by, rises on rows x [n, *input_shape] when each column is
-    shuffled, [columns]; of a ranking by how much NDCG@10 falls, by the query of each row."""
+    shuffled, [columns]; of a ranking by how much NDCG@10 falls, by the query of each row. Rows count by their weights [n]."""
     random = np.random.default_rng(seed)
     rows = random.permutation(len(y))[:MOST_ROWS]
     if query is not None:  # query by query; the last may be cut
         rows = np.argsort(random.permutation(query.max() + 1)[query], kind="stable")[:MOST_ROWS]
         query = query[rows]
     codes, target = model.encode(torch.from_numpy(x[rows])), torch.from_numpy(y[rows])
-    source, before = model.encoding.source, _loss(model, codes, target, query)
+    held = None if weight is None or not weight[rows].sum() > 0 else weight[rows]
+    source, before = model.encoding.source, _loss(model, codes, target, held, query)
     orders = [torch.from_numpy(random.permutation(len(rows))) for _ in range(TIMES)]
     rises = []
     for column in range(model.n_columns):
@@ -33,15 +36,16 @@ def column_importance(model: Tabular, x: Array, y: Array, seed: int = 0, query: 
         rise = 0.0
         for order in orders:
             changed[:, own] = codes[order][:, own]
-            rise += _loss(model, changed, target, query) - before  # exactly 0 for a column that no table reads
+            rise += _loss(model, changed, target, held, query) - before  # exactly 0 for a column that no table reads
         rises.append(rise / TIMES)
     return rises
 
 
-def _loss(model: Tabular, codes: Tensor, target: Tensor, query: Array | None) -> float:
+def _loss(model: Tabular, codes: Tensor, target: Tensor, weight: Array | None, query: Array | None) -> float:
     scores = model.core(codes).double()
     if model.loss.is_ranking:
-        return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), query)
+        return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), query=query)
     if model.is_regression:
-        return model.loss.measure(model.loss.numbers(scores[:, 0].numpy()), target.numpy())
-    return float(torch.nn.functional.cross_entropy(scores, target))
+        return model.loss.measure(model.loss.numbers(scores[:, 0].numpy()), target.numpy(), weight)
+    losses = torch.nn.functional.cross_entropy(scores, target, reduction="none").numpy()
+    return float(np.average(losses, weights=weight))

@@ -21,26 +21,33 @@ AT_ONCE = 1 << 14  # rows
 NOTHING = 1e-6  # of the high end of an interval of counts: less is 0 but for rounding, in C and on pages, too
 
 
-def error_bound(errors: Array) -> float | None:
+def error_bound(errors: Array, weight: Array | None = None) -> float | None:
     """What the absolute error of a new row stays within nine times in ten, by errors [n] of rows that were not fitted: split
-    conformal prediction, which assumes only that rows come in no order. None for fewer than nine rows."""
-    place = math.ceil(0.9 * (len(errors) + 1))
-    return float(np.sort(errors)[place - 1]) if place <= len(errors) else None
+    conformal prediction, which assumes only that rows come in no order. None for fewer than nine rows.
+
+    With weights [n], the new row counts as much as the heaviest of them (Tibshirani, Foygel Barber, Candès and Ramdas, 2019)."""
+    if weight is None or not len(errors):
+        place = math.ceil(0.9 * (len(errors) + 1))
+        return float(np.sort(errors)[place - 1]) if place <= len(errors) else None
+    order, weight = np.argsort(errors, kind="stable"), weight.astype(np.float64) / weight.max()
+    below = np.cumsum(weight[order])
+    place = int(np.searchsorted(below, 0.9 * (below[-1] + 1) * (1 - 1e-12)))
+    return float(errors[order[place]]) if place < len(errors) else None
 
 
-def interval_bounds(model: Tabular, x: Array, y: Array) -> dict[str, float]:
-    """What the metadata of a regression says of its errors, by rows x [n, *input_shape] that were not fitted, and their numbers
-    y [n]: the bound for all rows, and that for rows of spread 1; nothing of a quantile."""
+def interval_bounds(model: Tabular, x: Array, y: Array, weight: Array | None = None) -> dict[str, float]:
+    """What the metadata of a regression says of its errors, by rows x [n, *input_shape] that were not fitted, their numbers y [n]
+    and weights [n]: the bound for all rows, and that for rows of spread 1; nothing of a quantile."""
     if not model.loss.has_intervals:
         return {}
-    return error_bounds(model, x, np.abs(model.numbers(torch.from_numpy(x)).numpy() - y))
+    return error_bounds(model, x, np.abs(model.numbers(torch.from_numpy(x)).numpy() - y), weight)
 
 
-def error_bounds(model: Tabular, x: Array, errors: Array) -> dict[str, float]:
+def error_bounds(model: Tabular, x: Array, errors: Array, weight: Array | None = None) -> dict[str, float]:
     """The same by the absolute errors [n] of those rows, also of fewer tables than the model has."""
-    bounds = {"error_90": error_bound(errors)}
+    bounds = {"error_90": error_bound(errors, weight)}
     if model.spread is not None:
-        bounds["spread_90"] = error_bound(errors / row_spreads(model, x))
+        bounds["spread_90"] = error_bound(errors / row_spreads(model, x), weight)
     return {key: bound for key, bound in bounds.items() if bound is not None}
 
 

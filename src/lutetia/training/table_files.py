@@ -40,6 +40,9 @@ from lutetia.training.images import (
     where_images_lie,
 )
 from lutetia.training.queries import check_query, query_numbers
+from lutetia.training.row_columns import NONE as NO_ROW_COLUMNS
+from lutetia.training.row_columns import RowColumns, RowReader
+from lutetia.training.splits import RANDOM, Split
 from lutetia.training.tables import LARGEST, class_order, read_cells
 from lutetia.training.units import find_unit, without_unit
 
@@ -86,6 +89,8 @@ class LearningTable:
     units: dict[int, str] = field(default_factory=dict)  # that the numbers of a column have in the file
     target_unit: str | None = None  # of a regression
     dates: dict[int, DateColumn] = field(default_factory=dict)
+    weight: Array | None = None  # float32 [n]: how much rows count, 1 on average; None where all count alike
+    split: Split = RANDOM  # by what rows are parted
     query: Array | None = None  # of a ranking: the number of the query of each row, int64 [n]
 
     @property
@@ -155,8 +160,8 @@ def is_table(path: Path) -> bool:
 @dataclass(frozen=True)
 class Reading:
     """How the columns of a file are read, besides what they look like: those of categories, those left out, words for no value,
-    those of dates, and whether the day comes first in dates that do not say so. With `skip`, rows without a target are skipped.
-    Of a ranking, `query` is the column whose equal values are one query.
+    those of dates, and whether the day comes first in dates that do not say so. With `skip`, rows without a target, or without
+    what `rows` asks of them, are skipped. Of a ranking, `query` is the column whose equal values are one query.
     """
 
     categorical: Sequence[str] = ()
@@ -165,6 +170,7 @@ class Reading:
     dates: Sequence[str] | None = None
     day_first: bool | None = None
     skip: bool = False
+    rows: RowColumns = NO_ROW_COLUMNS
     query: str | None = None
 
 
@@ -177,26 +183,38 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         raise ArgumentError(f"task is {task!r}, expected one of {', '.join(map(repr, TASKS))}")
     check_query(file.path, file.columns, task, wanted.query)
     if file.x is not None:
-        file = _with_targets(file, None) if wanted.skip else file
+        wanted.rows.check(file.columns, None, file.path)
+        if wanted.rows.split != "random" and file.path.is_dir():
+            raise DataError(f'data.split is "{wanted.rows.split}", expected "random": the images of a folder have no order')
+        file = _with_targets(file, ()) if wanted.skip else file
         y, classes = make_target([*(file.target or ())], task, str(file.path))
         assert file.x is not None
         x = file.x.astype(np.float64)
         names = [f"x{number}" for number in range(math.prod(x.shape[1:]))] if x.ndim == 2 else []
-        return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, file.left_out, tuple(x.shape[1:]), file.skipped)
+        split = RowReader({}, DatesFound({}, {}), file.path, file.lines).split(wanted.rows, len(x))
+        shape = tuple(x.shape[1:])
+        return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, file.left_out, shape, file.skipped, split=split)
     name = find_target(file, target)
     if name == wanted.query:
         raise DataError(f"{file.path}, column {name!r} is the target, expected data.query to be another")
+    if wanted.query is not None and wanted.rows != NO_ROW_COLUMNS:
+        raise DataError("data.split and data.weight are not for rankings: whole queries are held out, and rows count alike")
     _check_listed(file, wanted)
     besides = (name,) if wanted.query is None else (name, wanted.query)
     found = find_dates(_columns(file, wanted, (*besides, *wanted.categorical)), wanted.dates, wanted.day_first, file.lines)
     dropped = _left_out(file, wanted, found)
-    file = _with_targets(file, name) if wanted.skip else file
+    wanted.rows.check(file.columns, name, file.path)
+    dropped |= {column: why for column, why in wanted.rows.no_inputs.items() if column not in wanted.categorical}
+    file = _with_targets(file, [name, *wanted.rows.names.values()], wanted.missing) if wanted.skip else file
+    reader = RowReader(_columns(file, wanted, (name,)), found, file.path, file.lines)
+    split, weight = reader.split(wanted.rows, len(file.columns[name])), None
+    if wanted.rows.weight is not None:
+        weight = reader.weight(wanted.rows.weight)
     y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
-    query = (
-        None
-        if wanted.query is None
-        else query_numbers(file.columns[wanted.query], f"{file.path}, column {wanted.query!r}", file.lines)
-    )
+    query = None
+    if wanted.query is not None:
+        query = query_numbers(file.columns[wanted.query], f"{file.path}, column {wanted.query!r}", file.lines)
+        split = Split("groups", query)
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
@@ -227,7 +245,11 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         raise DataError(f"{file.path} has no column to learn from besides {name!r}")
     target_unit = None if classes else find_unit(file.columns[name])
     x, shape = np.stack(parts, 1), (len(parts),)
-    return LearningTable(x, y, features, classes, categories, dropped, shape, file.skipped, units, target_unit, dates, query)
+    skipped = file.skipped
+    return LearningTable(
+        x, y, features, classes, categories, dropped, shape, skipped, units, target_unit, dates, weight=weight, split=split,
+        query=query,
+    )  # fmt: skip
 
 
 def _columns(file: TableFile, wanted: Reading, besides: Collection[str]) -> dict[str, Sequence[Any]]:
@@ -252,10 +274,13 @@ def _check_listed(file: TableFile, wanted: Reading) -> None:
         raise DataError(f"data.dates and data.categorical both have {twice[0]!r}, expected it in one of them")
 
 
-def _with_targets(file: TableFile, name: str | None) -> TableFile:
-    """The rows that have a target, in the column of this name or beside arrays; the others are named as skipped."""
-    values = file.columns[name] if name is not None else [*(file.target or ())]
-    kept = [row for row, value in enumerate(values) if not is_missing(value)]
+def _with_targets(file: TableFile, names: Sequence[str], missing: Sequence[str] = ()) -> TableFile:
+    """The rows that have a value in the columns of these names, or a target beside arrays; the others are named as skipped. In
+    all columns but the first, that of the target, some words stand for no value."""
+    needed = [file.columns[name] if not at else without_words(file.columns[name], missing) for at, name in enumerate(names)]
+    rows = zip(*(needed or [file.target or ()]), strict=True)
+    lacking = [any(map(is_missing, row)) for row in rows]
+    kept = [row for row, lacks in enumerate(lacking) if not lacks]
     if not kept:
         raise DataError(f"{file.path} has no row with a target, expected at least two")
     return replace(
@@ -264,7 +289,7 @@ def _with_targets(file: TableFile, name: str | None) -> TableFile:
         x=None if file.x is None else file.x[kept],
         target=None if file.target is None else [file.target[row] for row in kept],
         lines=None if file.lines is None else [file.lines[row] for row in kept],
-        skipped=[*file.skipped, *(row_name(row, file.lines) for row, value in enumerate(values) if is_missing(value))],
+        skipped=[*file.skipped, *(row_name(row, file.lines) for row, lacks in enumerate(lacking) if lacks)],
     )
 
 

@@ -17,24 +17,24 @@ Array = np.ndarray[Any, Any]
 
 
 @torch.no_grad()
-def measure(model: Tabular, x: Array, y: Array, query: Array | None = None) -> dict[str, Any]:
+def measure(model: Tabular, x: Array, y: Array, weight: Array | None = None, query: Array | None = None) -> dict[str, Any]:
     """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers, and `measure_ranking` of
-    scores by the query of each row."""
+    scores by the query of each row; rows count by their weights [n], in all but counts of rows and rankings."""
     if model.loss.is_ranking:
         assert query is not None
         return measure_ranking(y, model.numbers(torch.from_numpy(x)).numpy(), query)
     if model.is_regression:
-        return _measure_numbers(model, x, y)
+        return _measure_numbers(model, x, y, weight)
     scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
     target = torch.from_numpy(y)
-    loss = float(torch.nn.functional.cross_entropy(scores, target))
+    losses = torch.nn.functional.cross_entropy(scores, target, reduction="none").numpy()
     predicted = scores.argmax(1)
     names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
-    accuracy = float((predicted == target).double().mean())
-    return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names)}
+    loss, accuracy = (float(np.average(each, weights=weight)) for each in (losses, (predicted == target).numpy()))
+    return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names, weight)}
 
 
-def _measure_numbers(model: Tabular, x: Array, y: Array) -> dict[str, Any]:
+def _measure_numbers(model: Tabular, x: Array, y: Array, weight: Array | None) -> dict[str, Any]:
     """The mean loss, the root of the mean squared error and R², what nine in ten errors stay within, and of the model's own
     intervals how many rows are inside, and their mean width. Losses other than the squared error have a `measure`, its value
     under that name, and D²; of a quantile, `below` is the part of the rows at or below the prediction. `unit` is that of the
@@ -42,16 +42,17 @@ def _measure_numbers(model: Tabular, x: Array, y: Array) -> dict[str, Any]:
     """
     predicted, loss = model.numbers(torch.from_numpy(x)).numpy(), model.loss.measured
     squared = Loss()
-    known: dict[str, Any] = {"loss": loss.mean(predicted, y), "rmse": squared.measure(predicted, y)}
-    known["r2"] = squared.explained(predicted, y)
+    known: dict[str, Any] = {"loss": loss.mean(predicted, y, weight), "rmse": squared.measure(predicted, y, weight)}
+    known["r2"] = squared.explained(predicted, y, weight)
     if "target_unit" in model.metadata:
         known["unit"] = model.metadata["target_unit"]
     if loss != squared:
-        known |= {"measure": loss.key, loss.key: known["loss"], "d2": loss.explained(predicted, y)}
+        known |= {"measure": loss.key, loss.key: known["loss"], "d2": loss.explained(predicted, y, weight)}
     if not loss.has_intervals:
-        return known | {"quantile": loss.quantile, "below": float((y <= predicted).mean())}
+        return known | {"quantile": loss.quantile, "below": float(np.average(y <= predicted, weights=weight))}
     errors = np.abs(predicted - y)
-    bound, own = error_bound(errors), half_widths(model, x)
+    bound, own = error_bound(errors, weight), half_widths(model, x)
     if own is not None:
-        known |= {"inside_90": float((errors <= own).mean()), "width_90": float(2 * own.mean())}
+        inside, width = (float(np.average(each, weights=weight)) for each in (errors <= own, 2 * own))
+        known |= {"inside_90": inside, "width_90": width}
     return known if bound is None else known | {"error_90": bound}

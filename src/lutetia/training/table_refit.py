@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from lutetia._shared.losses import ERRORS
-from lutetia._shared.rankings import held_queries
 from lutetia.models import Tabular
 from lutetia.training.boosting import Boosting, refit
 from lutetia.training.table_measure import measure
@@ -50,10 +49,11 @@ def refit_tables(model: Tabular, rows: TabularRows, n_tables: int, rounds: int, 
     if settings.balanced and not model.is_regression:
         rows = rows.balanced(model.config.n_classes)
     flat = replace(rows, x=rows.x.reshape(len(rows.y), -1))
-    codes, goal = learning_codes(model.encoding, flat, _shape(model), settings)
+    shape = _shape(model)
+    codes, goal = learning_codes(model.encoding, flat, shape, settings)
     kept = model.first(n_tables)
     anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
-    weight = refit(codes, goal, anchors, weight, rounds, settings)
+    weight = refit(codes, goal, anchors, weight, rounds, settings, shape.signs(model.encoding))
     kept.set_tables(kept.tables.anchors, torch.from_numpy(weight.astype(np.float32)))
     return kept
 
@@ -62,26 +62,24 @@ def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosti
     """Fit this many tables to four fifths of the training rows, as the model was fitted, then refit them, and compare on the last
     fifth. The model itself cannot be used: it has seen all rows. None if there are too few rows.
     """
-    order = np.random.default_rng(SEED).permutation(len(rows.y))
-    count = len(order) // HELD
-    held, own = order[:count], order[count:]
-    if rows.query is not None:
-        own, held = held_queries(rows.query, len(np.unique(rows.query)) // HELD, SEED)
-        count = len(held)
-    if not count or (not model.is_regression and len(np.unique(rows.y[own])) < 2):
+    rows = rows.counted()
+    count = len(rows.y) // HELD
+    order = np.roll(np.random.default_rng(SEED).permutation(len(rows.y)), -count)
+    own, held = rows.split.parts(order, count)
+    if not len(held) or (not model.is_regression and len(np.unique(rows.y[own])) < 2):
         return None
-    some = replace(rows, x=rows.x.reshape(len(order), -1)).part(own)
+    some = replace(rows, x=rows.x.reshape(len(order), -1)).at(own)
     once = replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None, calibrate=False, intervals=False)
     fresh, _ = fit_tabular(some, _shape(model), once)
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
     key = model.loss.key if model.is_regression else "balanced_accuracy" if settings.balanced else "accuracy"
     x, query = rows.x.reshape(-1, *model.config.input_shape)[held], None if rows.query is None else rows.query[held]
-    cut, refitted = (measure(each, x, rows.y[held], query)[key] for each in (fresh.first(n_tables), again))
-    return Trial(count, cut, refitted, key)
+    cut, refitted = (measure(each, x, rows.y[held], rows.weight[held], query)[key] for each in (fresh.first(n_tables), again))
+    return Trial(len(held), cut, refitted, key)
 
 
 def _shape(model: Tabular) -> Shape:
     known = model.metadata.get("categories", {})
     counts = tuple(len(known.get(str(column), ())) for column in range(model.n_columns))
     dates = frozenset(map(int, model.metadata.get("dates", {})))
-    return Shape(model.config.n_classes, counts, tuple(model.config.input_shape), dates)
+    return Shape(model.config.n_classes, counts, tuple(model.config.input_shape), dates, model.config.monotone)

@@ -23,7 +23,7 @@ import torch
 from lutetia import toml
 from lutetia._shared.folders import MANIFEST
 from lutetia._shared.losses import LOSSES, RANKING, Loss
-from lutetia._shared.rankings import check_relevance, held_queries
+from lutetia._shared.rankings import check_relevance
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
 from lutetia.models import UNKNOWN, Tabular, save
@@ -33,8 +33,10 @@ from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_amo
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, has_colours_last, labelled_images
 from lutetia.training.intervals import interval_bounds
+from lutetia.training.row_columns import RowColumns
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.shifts import moves
+from lutetia.training.splits import SPLITS
 from lutetia.training.table_files import (
     TASKS,
     LearningTable,
@@ -45,18 +47,17 @@ from lutetia.training.table_files import (
     read_table_file,
 )
 from lutetia.training.table_measure import measure
+from lutetia.training.table_parts import hold_out, learning_rows, part_table
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 Array = np.ndarray[Any, Any]
 MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
-HELD = 10  # one row in ten decides when to stop, where fit.patience is set
 ENOUGH, ENOUGH_QUERIES = 100, 50  # rows, or queries, to fit, of which some can be spared for that
 FEW_TABLES = 250  # of a ranking with fewer queries
 SMALLEST_SIDE, MOST_CODES = 8, 1 << 30  # pixels of an image that is shifted, bytes of codes of all shifted images
 ENOUGH_TO_TRY, SURE = 200, 100_000  # rows from which probabilities are calibrated, and of which there is little to correct
 ENOUGH_ERRORS = 1000  # rows to fit, from which intervals differ: of 442 in `lutetia bench intervals` they were no narrower
-SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ class TableSettings:
     shift: int | None = option(None, low=0, high=3)  # of images: pixels by which they are moved, at most, in the fit
     skip_unusable: bool = False  # go on without damaged images and rows without a target
     test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
+    split: str = option("random", choices=SPLITS)  # which rows: any, the latest, or whole groups
+    split_by: str | None = None  # the column of dates or numbers for "latest", without it the order of the file; or of groups
+    weight: str | None = None  # the column that says how much rows count
 
     @property
     def images(self) -> ImageSettings:
@@ -88,7 +92,10 @@ class TableSettings:
     @property
     def reading(self) -> Reading:
         """How columns are read."""
-        return Reading(self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable, self.query)
+        rows = RowColumns(self.split, self.split_by, self.weight)
+        return Reading(
+            self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable, rows, self.query
+        )
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ class FitSettings:
     intervals: bool = False  # of numbers: more tables say which rows may be further off than others
     loss: str = option("squared_error", choices=LOSSES)  # of numbers: see lutetia._shared.losses
     quantile: float | None = option(None, low=0, high=1)  # that loss = "quantile" predicts
+    monotone: dict[str, int] = field(default_factory=dict)  # by column: 1, the answer never falls with it, or -1, it never rises
     seed: int = option(0, low=0, high=2**63 - 1)
 
 
@@ -120,15 +128,16 @@ class TableConfig:
 
     def boosting(self) -> Boosting:
         """How tables are fitted, on the threads of torch."""
-        fit = dataclasses.asdict(self.fit) | ({"loss": RANKING} if self.data.task == "ranking" else {})
+        fit = {name: value for name, value in dataclasses.asdict(self.fit).items() if name != "monotone"}  # of columns: `Shape`
+        fit |= {"loss": RANKING} if self.data.task == "ranking" else {}
         return Boosting(**fit, shift=self.data.shift or 0, threads=torch.get_num_threads())
 
     def to_dict(self) -> dict[str, Any]:
-        """As TOML has it: without what is None."""
+        """As TOML has it: without what is None, or an empty table."""
         tables = dataclasses.asdict(self)
         if self.data.task == "ranking":
             del tables["fit"]["loss"]  # which is that of numbers
-        return {name: {key: value for key, value in table.items() if value is not None} for name, table in tables.items()}
+        return {name: {key: each for key, each in table.items() if each not in (None, {})} for name, table in tables.items()}
 
 
 def is_table_config(tables: Mapping[str, Any]) -> bool:
@@ -161,13 +170,8 @@ def open_table(
     table = make_table(file, wanted.target, wanted.task, wanted.reading)
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
-    parts, query = _split(table, config.data), table.query
-    x = table.x.reshape(-1, *table.input_shape)
-    splits = {
-        name: Samples(x[rows], table.y[rows], None if query is None else query[rows]) for name, rows in parts.items() if len(rows)
-    }
     names = Names(table.classes, table.features)
-    return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
+    return table, Data(part_table(table, wanted.test, path), fingerprint([table.x, table.y]), names, folder)
 
 
 def _colours_first(file: TableFile) -> TableFile:
@@ -176,26 +180,6 @@ def _colours_first(file: TableFile) -> TableFile:
         found = "columns" if file.x is None else f"x {list(file.x.shape)}"
         raise DataError(f"data.colour_last is true and {file.path} holds {found}, expected x [n, height, width, channels]")
     return dataclasses.replace(file, x=np.moveaxis(file.x, -1, 1))
-
-
-def _split(table: LearningTable, wanted: TableSettings) -> dict[str, Array]:
-    """The rows of each split, drawn by chance; of a ranking whole queries."""
-    if table.query is not None:
-        count = table.query.max() + 1
-        train, test = held_queries(table.query, int(count * wanted.test), SPLIT_SEED)
-        return {"train": train, "test": test}
-    order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
-    held = int(len(order) * wanted.test)
-    return _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
-
-
-def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[str, Array]:
-    """The rows to fit and those to test on; a class with only test rows gives its first one to the fit."""
-    if table.classes:
-        lacking = np.setdiff1d(table.y[test], table.y[train])
-        lent = np.array([test[table.y[test] == each][0] for each in lacking], train.dtype)
-        train, test = np.concatenate([train, lent]), test[~np.isin(test, lent)]
-    return {"train": train, "test": test}
 
 
 def train_table(
@@ -228,12 +212,13 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         tuple(len(table.categories.get(number, ())) for number in range(table.x.shape[1])),
         table.input_shape,
         frozenset(table.dates),
+        _monotone(config, table),
     )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
-    rows = TabularRows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32), samples.query)
+    rows = learning_rows(samples)
     settings = config.boosting()
-    own, held = (rows, None) if config.fit.patience is None else _hold_out(rows, config)
+    own, held = (rows, None) if config.fit.patience is None else hold_out(rows, config.data.path)
     model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
     model.metadata = _metadata(table, rows, config)
     summary: dict[str, Any] = {
@@ -244,27 +229,47 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "types": [{"column": name, "type": kind} for name, kind in table.types],
         "left_out": table.left_out,
         "skipped": table.skipped,
+        "held_out": config.data.split,
+        "held_out_by": config.data.split_by,
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
         **({} if table.classes else {"fit_loss": settings.loss, "quantile": config.fit.quantile}),
+        "monotone": config.fit.monotone,
         "temperature": fitted.temperature,
         "weights": sum(each.numel() for each in model.parameters()),
         "seconds": round(time.perf_counter() - begun, 3),
     }
     if not table.classes and isinstance(test := data.splits.get("test"), Samples):
-        model.metadata |= interval_bounds(model, test.x, test.y)
+        model.metadata |= interval_bounds(model, test.x, test.y, test.weight)
     for name, part in data.splits.items():
         assert isinstance(part, Samples)
-        summary[name] = measure(model, part.x, part.y, part.query)
+        summary[name] = measure(model, part.x, part.y, part.weight, part.query)
+        summary[name] |= {} if part.weight is None else {"weighted_by": config.data.weight}
         if table.classes:
-            counts = np.bincount(part.y, minlength=len(table.classes))
-            summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / len(part.y))}
+            counts = np.bincount(part.y, part.weight, len(table.classes))
+            summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / counts.sum())}
     _leave(config, folder, out, model, summary)
     return summary
 
 
 def _task(table: LearningTable) -> str:
     return "classification" if table.classes else "regression" if table.query is None else "ranking"
+
+
+def _monotone(config: TableConfig, table: LearningTable) -> tuple[int, ...]:
+    """What fit.monotone says of each column, checked."""
+    wanted = config.fit.monotone
+    for name, sign in wanted.items():
+        if isinstance(sign, bool) or not isinstance(sign, int) or sign not in (-1, 0, 1):
+            raise DataError(f"fit.monotone: {name!r} is {sign!r}, expected -1, 0 or 1")
+        if name not in table.features:
+            why = f": it is left out, {table.left_out[name]}" if name in table.left_out else ""
+            raise DataError(f"fit.monotone has {name!r}, which is not an input of {config.data.path}{why}")
+        if table.features.index(name) in table.categories:
+            raise DataError(f"fit.monotone has {name!r}, which holds categories, expected a column of numbers or dates")
+    if any(wanted.values()) and len(table.classes) > 2:
+        raise DataError(f"fit.monotone is for numbers and two classes, and {config.data.path} has {len(table.classes)} classes")
+    return tuple(wanted.get(name, 0) for name in table.features) if any(wanted.values()) else ()
 
 
 def _check_loss(config: TableConfig, table: LearningTable) -> None:
@@ -292,21 +297,6 @@ def _check_loss(config: TableConfig, table: LearningTable) -> None:
         raise DataError('fit.intervals is true with fit.loss="quantile", expected false: a quantile is an end, not a middle')
 
 
-def _hold_out(rows: TabularRows, config: TableConfig) -> tuple[TabularRows, TabularRows]:
-    """The rows to fit, and those that decide when to stop: the last tenth, since the rows are already shuffled; of a ranking a
-    tenth of the queries."""
-    n, kind = (len(rows.y), "rows") if rows.query is None else (len(np.unique(rows.query)), "queries")
-    count = n // HELD
-    if not count:
-        raise DataError(
-            f"{config.data.path}: fit.patience is {config.fit.patience} and there are {n} {kind} to fit, expected {HELD}"
-        )
-    if rows.query is not None:
-        own, held = held_queries(rows.query, count, SPLIT_SEED)
-        return rows.part(own), rows.part(held)
-    return rows.part(slice(None, n - count)), rows.part(slice(n - count, None))
-
-
 def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
     low, high = np.nan_to_num(np.nanmin(rows.x, 0)), np.nan_to_num(np.nanmax(rows.x, 0))
     image = len(table.input_shape) > 1
@@ -331,6 +321,8 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
         known["target"] = config.data.target
     if config.data.query is not None:
         known["query"] = config.data.query
+    if config.data.weight is not None:
+        known["weight"] = config.data.weight
     if config.data.missing:
         known["missing"] = config.data.missing
     if config.data.unknown is not None:
@@ -377,7 +369,7 @@ def guess_config(
     counting = [column for column, values in others.items() if numbers_rows(values) or identifies_rows(column, values)]
     counting = counting if len(counting) < len(others) else []  # a curve over one number is to be learned
     words = sorted({word for values in others.values() for word in missing_words(values)})
-    table = make_table(file, name, task, Reading((), counting, words, None, day_first, skip, query))
+    table = make_table(file, name, task, Reading((), counting, words, None, day_first, skip, query=query))
     wanted = task or _task(table)
     dates = [table.features[number] for number in table.dates] or None
     columns = [column for column in table.left_out if column in file.columns]

@@ -19,6 +19,7 @@ from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
 from lutetia.training.own_loss import OwnNumbers
 from lutetia.training.ranking import Rankings
 from lutetia.training.shifts import moved, moves
+from lutetia.training.splits import RANDOM, Split
 from lutetia.training.spread import fit_spread
 
 Array = np.ndarray[Any, Any]
@@ -27,19 +28,30 @@ BASE_TABLES = 32  # share what all rows have in common: this many tables or more
 
 @dataclass(frozen=True, eq=False)
 class TabularRows:
-    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n].
-
-    Rows that are ordered within queries have the number of their `query`, int64 [n].
-    """
+    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]. Some are
+    held out of a fit as `split` says. Rows that are ordered within queries have the number of their `query`, int64 [n]."""
 
     x: Array
     y: Array
     weight: Array
+    split: Split = RANDOM
     query: Array | None = None
 
-    def part(self, rows: Array | slice) -> TabularRows:
+    def at(self, rows: Array | slice) -> TabularRows:
         """Some of the samples."""
-        return TabularRows(self.x[rows], self.y[rows], self.weight[rows], None if self.query is None else self.query[rows])
+        query = None if self.query is None else self.query[rows]
+        return TabularRows(self.x[rows], self.y[rows], self.weight[rows], self.split.at(rows), query)
+
+    def counted(self) -> TabularRows:
+        """The samples without those of weight 0, which must not be held out in place of others; a query keeps all its rows."""
+        every = self.query is not None or (self.weight > 0).all()
+        return self if every else self.at(np.flatnonzero(self.weight > 0))
+
+    def held_out(self, seed: int) -> tuple[TabularRows, TabularRows]:
+        """The samples of a trial fit and the fifth held out of it."""
+        rows = self.counted()
+        own, held = held_out(len(rows.y), seed, rows.split)
+        return rows.at(own), rows.at(held)
 
     def goal(self, n_classes: int, times: int = 1, loss: Loss = SQUARED) -> Goal:
         """What tables are fitted to, all samples `times` times; one class stands for a regression, by its loss."""
@@ -59,7 +71,7 @@ class TabularRows:
     def balanced(self, n_classes: int) -> TabularRows:
         """The same samples, with weights that make classes count alike."""
         factors = balanced_factors(self, n_classes)
-        return TabularRows(self.x, self.y, (self.weight * factors[self.y]).astype(np.float32))
+        return replace(self, weight=(self.weight * factors[self.y]).astype(np.float32))
 
 
 def balanced_factors(rows: TabularRows, n_classes: int) -> Array:
@@ -72,19 +84,26 @@ def balanced_factors(rows: TabularRows, n_classes: int) -> Array:
 class Shape:
     """The shape of a table of data: the number of categories of each column, 0 for numbers; n_classes 1 for a regression.
 
-    `dates` are the columns of dates, whose numbers are seconds.
+    `dates` are the columns of dates, whose numbers are seconds. `monotone` says of each column whether answers may only rise with
+    it (1), only fall (-1), or either (0); empty without any such constraint. Of two classes the answer is the second.
     """
 
     n_classes: int
     n_categories: tuple[int, ...]
     input_shape: tuple[int, ...]
     dates: frozenset[int] = frozenset()
+    monotone: tuple[int, ...] = ()
+
+    def signs(self, encoding: Encoding) -> Array | None:
+        """What `monotone` says of each encoded input, int8 [n_encoded]; None without a constraint."""
+        return np.array(self.monotone, np.int8)[encoding.source.numpy()] if any(self.monotone) else None
 
 
 def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE) -> Encoding:
     """The encoding learned from rows."""
     target = np.eye(shape.n_classes)[rows.y] if shape.n_classes > 1 and any(shape.n_categories) else rows.y[:, None]
-    columns = Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories), shape.dates)
+    constrained = {column for column, sign in enumerate(shape.monotone) if sign}  # a month does not rise with the date
+    columns = Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories), shape.dates - constrained)
     return fit_encoding(columns, most_codes)
 
 
@@ -118,7 +137,7 @@ def fit_tabular(
         target = replace(valid, y=(valid.y - offset) / scale) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes, 1, settings.number_loss))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
-    fitted = boost(codes, tops, goal, settings, valid=held, each=each)
+    fitted = boost(codes, tops, goal, settings, signs=shape.signs(encoding), valid=held, each=each)
     if settings.calibrate and shape.n_classes > 1:
         fitted.temperature = _temperature(rows, shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
@@ -145,8 +164,8 @@ def _rows_of(fitted: Boosted, scale: float, base: Array) -> tuple[Tensor, Tensor
 
 def _temperature(rows: TabularRows, shape: Shape, settings: Boosting, most_codes: int, each: Each | None) -> float:
     """What the scores of a fit are divided by, as a fit to four fifths of the rows needs it on the last fifth."""
-    own, held = (TabularRows(rows.x[part], rows.y[part], rows.weight[part]) for part in held_out(len(rows.y), settings.seed))
-    if not held.weight.sum() > 0 or len(np.unique(own.y[own.weight > 0])) < 2:
+    own, held = rows.held_out(settings.seed)
+    if not len(held.y) or len(np.unique(own.y)) < 2:
         return 1.0
     begun = settings.n_tables
     report = None if each is None else lambda done, losses: each(begun + done, losses)
@@ -169,6 +188,7 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
         "n_categories": encoding.ranks.shape[1],
         "parts": encoding.parts if any(encoding.parts) else (),
     }
+    sizes |= {"monotone": shape.monotone} if any(shape.monotone) else {}
     model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=seed, **sizes, **fields)
     model.encoding = encoding
     return model

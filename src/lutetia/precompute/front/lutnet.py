@@ -106,7 +106,7 @@ class LUTNetwork:
             f"integer_{loss.key}": self(x)[:, 0].double() * self.graph.output_edge.scale[0],
         }
         wanted, queries = numbers.double().numpy(), None if query is None else query.numpy()
-        errors = {name: loss.measure(loss.numbers(each.numpy()), wanted, queries) for name, each in answers.items()}
+        errors = {name: loss.measure(loss.numbers(each.numpy()), wanted, query=queries) for name, each in answers.items()}
         return {"samples": float(len(x)), **errors}
 
 
