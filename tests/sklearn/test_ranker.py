@@ -115,6 +115,15 @@ def test_weights_count(fitted: LUTRanker) -> None:
     assert np.abs(other.predict(x) - fitted.predict(x)).max() > 0.1
 
 
+def test_constraints_hold() -> None:
+    """Scores never fall as the first column rises, though relevances do in places."""
+    x, y, query = searches()
+    y = np.where((x[:, 0] > 0.2) & (x[:, 0] < 0.7), 0, y)
+    steps = np.column_stack([np.linspace(-3, 3, 100), np.zeros((100, 2))])
+    free, bound = (LUTRanker(**SMALL, monotonic_cst=signs).fit(x, y, qid=query) for signs in (None, [1, 0, 0]))
+    assert np.diff(free.predict(steps)).min() < 0 <= np.diff(bound.predict(steps)).min()
+
+
 def test_reasons_add_up_to_the_score(fitted: LUTRanker) -> None:
     x = searches()[0][:20]
     np.testing.assert_allclose(fitted.explain(x).relevance.sum(1), fitted.predict(x), atol=1e-5)
