@@ -71,7 +71,10 @@ class Report:
                     if (part := given[at]) is not None and not edges[at].child.is_weight  # type: ignore[union-attr]
                 ]
             )
-        self._entries.append((node.index, node.name, node.outer, op, node.choice, outs, ins))
+        module = node.module
+        if module is None:  # to be searched for when someone reads the report
+            module = "" if node.modules is None else (node.modules, node.fn._sequence_nr())
+        self._entries.append((node.index, node.name, module, op, node.choice, outs, ins))
         if node.note:
             self.unseen.append(f"{node.where()}: {node.note}")
 
@@ -96,6 +99,7 @@ class Report:
                 key = id(op), id(choice)
                 if key not in names:
                     names[key] = type(op).__name__ if choice is None else f"{type(op).__name__}, {choice}"
+                module = module if isinstance(module, str) else module[0].around(module[1])[0]
                 rows.append(_row(index, name, module, names[key], outs, ins))
             self._nodes = sorted(rows, key=lambda row: row.index)
             self._entries = []
