@@ -27,7 +27,7 @@ VALUE = "lutetia.value"  # grad_fn.metadata key: the output of an operation with
 OUTPUT = "lutetia.output"  # grad_fn.metadata key: the output of a linear layer, where `watch` saw it
 OPERANDS = "lutetia.operands"  # grad_fn.metadata key: those of a small sum, where `watch` saw them
 WRITE = "lutetia.write"  # grad_fn.metadata key: what was written in place into a slice, where `watch` saw it
-SMALL = 16384  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
+SMALL = 1 << 17  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
 
 RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
 

@@ -56,10 +56,10 @@ class Report:
         if op.nests or node.is_inner:  # what is inside it was noted, and what is around it will be
             return
         taken = totals if self.stacked else total
-        outs = (taken(R),) if isinstance(R, Tensor) else tuple([taken(r) for r in R if r is not None])
+        outs = tuple([taken(r) for r in R if r is not None]) if R.__class__ is tuple else (taken(R),)
         ins = outs
         if op.conserves:
-            (given_R,) = given[:1]
+            given_R = given[0]
             if given_R is not R and given_R is not None:
                 given_R._lutetia_sum = outs[0] if len(outs) == 1 else sum(outs)  # type: ignore[union-attr]
         else:  # what a constant or a weight would get ends here
