@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from lutetia import relevance
 from lutetia.errors import ArgumentError, fail
@@ -198,8 +197,6 @@ class _Read:
         self.row, self.text = row, text
         fast = bool(getattr(tokenizer, "is_fast", False))
         options: dict[str, Any] = {"return_offsets_mapping": True} if fast else {}
-        if isinstance(tokenizer, PreTrainedTokenizerBase):
-            options["verbose"] = False  # that a text is too long is said in other words
         whole = tokenized(tokenizer, text, **options)
         self.n_cut = max(0, whole["input_ids"].shape[1] - most)
         if self.n_cut:
