@@ -96,7 +96,7 @@ def explain(
                 raise UsageError(f"{option} is not for models of transformers")
         told = explain_hf(checkpoint, given, request, show=not as_json)
     else:
-        for option, value in (
+        for option, asked_for in (
             ("--against", against),
             ("--answer", answer),
             ("--chat", chat),
@@ -106,7 +106,7 @@ def explain(
             ("--texts", texts),
             ("--column", column),
         ):
-            if value not in (None, False):
+            if asked_for not in (None, False):
                 raise UsageError(f"{option} is for models of transformers: --hf")
         if given is None:
             raise UsageError("INPUT is missing: an image, a .npy or .csv file, values with commas, or text")

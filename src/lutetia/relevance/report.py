@@ -71,7 +71,7 @@ class Report:
                     if (part := given[at]) is not None and not edges[at].child.is_weight  # type: ignore[union-attr]
                 ]
             )
-        module = node.module
+        module: Any = node.module
         if module is None:  # to be searched for when someone reads the report
             module = "" if node.modules is None else (node.modules, node.fn._sequence_nr())
         self._entries.append((node.index, node.name, module, op, node.choice, outs, ins))

@@ -118,9 +118,10 @@ class Attention(Op):
         R_q: list[Tensor] = []
         R_k = R_v = R_mask = None
         for start, stop, end in scores.blocks(q, k):
-            some = [None if each is None else _queries(each, start, stop) for each in (q, R, out)]
+            known = None if out is None else _queries(out, start, stop)
+            some = (_queries(q, start, stop), _queries(R, start, stop), known)
             seen = (k, v) if end == k.shape[1] else (k[:, :end], v[:, :end])
-            part, to_k, to_v, R_mask = scores.shares(*some, *seen, start)  # type: ignore[arg-type]
+            part, to_k, to_v, R_mask = scores.shares(*some, *seen, start)
             R_q.append(part.reshape(rows, -1, stop - start, shape[-1]))
             if R_k is None or R_v is None:  # the last queries, which see every key
                 R_k, R_v = to_k, to_v
