@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerBase
 
 from lutetia.errors import ArgumentError, LutetiaError, check_int, fail
 
-
 NAMED = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # the owner of a model, and its name
 
 
