@@ -192,6 +192,7 @@ SHARED = {
     "results",
     "original",
     "timing",
+    "empty_graph",
     "gpu_timing",
     "flashinfer_peer",
     "images_data",

@@ -56,7 +56,8 @@ WITHIN = {
             "ShardedCache",
             "register",
         ),
-        *("AnswerExplanation", "ClassExplanation", "LeftOut", "TokenExplanation", "WholePieces"),
+        *("AnswerExplanation", "ClassExplanation", "LeftOut", "TextClass", "TextClasses", "TokenExplanation"),
+        *("WholePieces", "WordShare"),
     },
 }
 

@@ -92,6 +92,20 @@ def _text_class(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     }
 
 
+def _text_classes(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def explain(**given: Any) -> object:
+        found = known()["ours"].explain_text_classes(**given)
+        return found.summary(), found.table(), found.to_html()
+
+    return explain, {
+        **_reading(wild, "classes"),
+        "texts": wild.one([TEXTS[0]], [TEXTS[0], "good", ""], [*TEXTS], (TEXTS[0],), TEXTS[0], [TEXTS[0], None], []),
+        "target": wild.one(None, None, 0, 2, "good", "2", "Bad"),
+        "against": wild.one(None, 1, "so-so"),
+        "rules": _rules(wild),
+    }
+
+
 def _image_class(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     image = wild.one(torch.rand(3, 16, 16), torch.rand(20, 9, 3), torch.randint(0, 255, (16, 16, 3)).numpy().astype("uint8"))
     return lambda **given: known()["ours"].explain_image_class(**given), {
@@ -161,6 +175,7 @@ CALLS: dict[str, Made] = {
         "explain_masked_token": _token("explain_masked_token", "masked"),
         "explain_next_token": _token("explain_next_token", "llama", "gpt2"),
         "explain_text_class": _text_class,
+        "explain_text_classes": _text_classes,
         "leave_out": _leave_out,
         "load_decoder": _load("load_decoder"),
         "load_model": _load("load_model"),

@@ -15,7 +15,8 @@ from lutetia.errors import DataError
 from tools import optional_module
 
 transformers = optional_module("transformers")
-from lutetia.integrations.transformers import load_decoder, loading  # noqa: E402  # needs the package
+from integrations.hf_folders import save  # noqa: E402  # needs the package
+from lutetia.integrations.transformers import load_decoder, load_model, loading  # noqa: E402
 
 
 @pytest.fixture
@@ -76,3 +77,20 @@ def test_a_gguf_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert gguf.get_tensor_name_map("llama", 2) == ("llama", 2)
     assert calls == ["a", "b"]
     assert gguf == plain
+
+
+def test_a_model_that_was_downloaded_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    home = tmp_path / "models--someone--tiny"
+    save("classes", home / "snapshots" / "abc")
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    task, model, _ = load_model("someone/tiny")
+    assert (task, model.config.num_labels) == ("text class", 3)
+    with pytest.raises(DataError, match=r"nor a model that was downloaded, .*; `hf download someone/else` fetches"):
+        load_model("someone/else")
+    with pytest.raises(DataError, match=r"^elsewhere is not a folder, expected one with"):
+        load_model("elsewhere")

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lutetia import relevance
 from lutetia.relevance import AlphaBeta, Epsilon, Flat, Gamma, Rules, WSquare, ZPlus, presets
+from lutetia.relevance.rules import attention
 from relevance.residual import data, net, tensor
 
 
@@ -68,26 +69,41 @@ def test_sdpa_is_eager(name: str) -> None:
     close(other[x], one[x])
 
 
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("shape", [(3, 3, 5, 5), (6, 3, 5, 5), (2, 1, 7, 4), (1, 1, 1, 3)], ids=str)
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
-def test_every_sdpa_mask_is_eager(mask: str) -> None:
-    q, k, v = (torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    bias = torch.randn(5, 5, dtype=torch.float64)
+def test_every_sdpa_mask_is_eager(
+    mask: str, shape: tuple[int, int, int, int], in_blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where several heads share a key, and a block of two queries is taken at a time."""
+    if in_blocks:
+        monkeypatch.setattr(attention, "FEWEST", 2)
+        monkeypatch.setitem(attention.LARGEST, "cpu", 1)
+    heads, shared, queries, keys = shape
+    q, k, v = (
+        torch.randn(2, count, rows, 4, dtype=torch.float64, requires_grad=True)
+        for count, rows in ((heads, queries), (shared, keys), (shared, keys))
+    )
+    bias = torch.randn(queries, keys, dtype=torch.float64)
+    seen = (bias > -0.5).index_fill(1, torch.tensor(0), True)  # each query sees a key
     options: dict[str, Any] = {
         "none": {},
         "causal": {"is_causal": True},
-        "bool": {"attn_mask": bias > -0.5},
+        "bool": {"attn_mask": seen},
         "float": {"attn_mask": bias},
     }[mask]
-    R = torch.randn(2, 3, 5, 4, dtype=torch.float64)
-    scores = q @ k.mT / 2
+    R = torch.randn(2, heads, queries, 4, dtype=torch.float64)
+    scores = q @ k.repeat_interleave(heads // shared, 1).mT / 2
     if mask == "causal":
-        scores = scores.masked_fill(~torch.ones(5, 5, dtype=torch.bool).tril(), -math.inf)
+        scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -math.inf)
     elif mask == "bool":
-        scores = scores.masked_fill(~options["attn_mask"], -math.inf)
+        scores = scores.masked_fill(~seen, -math.inf)
     elif mask == "float":
         scores = scores + nn.Parameter(bias)  # a parameter has a node, so that its share is known
-    eager = relevance.explain(torch.softmax(scores, -1) @ v, R, rules=RULES["epsilon"])
-    fused = relevance.explain(F.scaled_dot_product_attention(q, k, v, **options), R, rules=RULES["epsilon"])
+    values = v.repeat_interleave(heads // shared, 1)
+    eager = relevance.explain(torch.softmax(scores, -1) @ values, R, rules=RULES["epsilon"])
+    shares = {"enable_gqa": True} if heads != shared else {}
+    fused = relevance.explain(F.scaled_dot_product_attention(q, k, v, **options, **shares), R, rules=RULES["epsilon"])
     assert "FlashAttention" in next(iter(fused.report)).name
     for leaf in (q, k, v):
         close(fused[leaf], eager[leaf])

@@ -66,3 +66,38 @@ def test_several_words_in_one_walk(monkeypatch: pytest.MonkeyPatch, widths: list
     each = relevance.attribute_each(model, x, lambda y: y[0, -1, [3, 5, 8]])
     torch.testing.assert_close([result[x] for result in each], alone, rtol=1e-12, atol=1e-14)
     assert widths[0] == 3
+
+
+@pytest.mark.parametrize("rules", [relevance.presets.epsilon(), relevance.presets.attnlrp(), relevance.presets.epsilon(0.0)])
+def test_rows_without_relevance_are_left_out(monkeypatch: pytest.MonkeyPatch, rules: relevance.Rules) -> None:
+    torch.manual_seed(0)
+    model, x = Model(bias=True).double(), torch.randn(2, 19, 6, dtype=torch.float64)
+    heights: list[int] = []
+    original = linear.Mm.to_left
+
+    def to_left(self: linear.Mm, node: Any, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        heights.append(s.shape[0])
+        return original(self, node, s, b, like)
+
+    monkeypatch.setattr(linear.Mm, "to_left", to_left)
+    targets: list[Any] = [lambda y: y[:, -1, 7], lambda y: y[0, :3].sum(-1), lambda y: y[:, 5:, 3], lambda y: 0.0 * y[1, 2]]
+    for target in targets:
+        some = relevance.attribute(model, x, target, rules)
+        monkeypatch.setattr(linear, "MANY", 1000)
+        every = relevance.attribute(model, x, target, rules)
+        monkeypatch.undo()
+        monkeypatch.setattr(linear.Mm, "to_left", to_left)
+        torch.testing.assert_close(some[x], every[x], rtol=1e-12, atol=1e-14)
+        assert some.report.absorbed == pytest.approx(every.report.absorbed, rel=1e-12)
+    if rules.linear.eps:  # type: ignore[attr-defined]
+        assert heights[:4] == [2, 2, 38, 38]  # the last position of two texts, and everything
+
+
+def test_rows_of_several_words_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, x = Model(bias=False).double(), torch.randn(1, 19, 6, dtype=torch.float64)
+    target = lambda y: y[0, [4, 18], [7, 2]]  # noqa: E731
+    some = relevance.attribute_each(model, x, target)
+    monkeypatch.setattr(linear, "MANY", 1000)
+    for mine, wanted in zip(some, relevance.attribute_each(model, x, target), strict=True):
+        torch.testing.assert_close(mine[x], wanted[x], rtol=1e-12, atol=1e-14)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from lutetia import relevance
-from lutetia.relevance import Rules, presets
+from lutetia.relevance import Rules, presets, seen
 from lutetia.relevance.promise import Promises
 from relevance.residual import Residual, data
 
@@ -90,6 +90,27 @@ def test_a_changed_graph_is_planned_anew() -> None:
     for x in (up, down, down, up):
         torch.testing.assert_close(plan(x)[x], relevance.attribute(model, x)[x])
     assert (plan.planned, plan.replayed) == (3, 2)
+
+
+def test_a_plan_made_on_a_small_input_fits_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen, "SMALL", 20)
+
+    class Turned(nn.Module):
+        """Two products, added: a small sum keeps them, a large one does not."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(data(4)), nn.Parameter(data(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.a + x.roll(1, -1) * self.b
+
+    model = Turned().double()
+    plan = relevance.compile(model, data(3, 4))
+    for rows in (7, 3, 7):
+        x, target = data(rows, 4), data(rows, 4)
+        torch.testing.assert_close(plan(x, target)[x], relevance.attribute(model, x, target)[x])
+    assert (plan.planned, plan.replayed) == (2, 2)  # the plan of a large input fits a small one
 
 
 def test_random_graphs_planned(monkeypatch: pytest.MonkeyPatch) -> None:

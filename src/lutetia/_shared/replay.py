@@ -158,7 +158,8 @@ class Recorder(TorchDispatchMode):
         self.views: dict[str, View] = {}  # by name
         self.places: dict[str, tuple[Any, ...]] = {}  # of what has views: where it begins in memory, size and stride
         self.lines: list[str] = []
-        self.constants: dict[str, Any] = {"empty": allocator(arguments[0]), "view": torch._C._dynamo.guards._reinterpret_tensor}
+        makers: Any = torch._C._dynamo.guards
+        self.constants: dict[str, Any] = {"empty": allocator(arguments[0]), "view": makers._reinterpret_tensor}
         self.addresses: dict[str, str] = {}
         self.complete = True
         for name, each in zip(self.given, arguments, strict=True):

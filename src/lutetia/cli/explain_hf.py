@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lutetia.cli.explain_hf_answers import explain_hf_answer
 from lutetia.cli.explain_hf_classes import explain_hf_image, explain_hf_text
+from lutetia.cli.explain_hf_texts import explain_hf_texts
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.hf_shared import (
     RULES_OF_HF,
@@ -34,6 +35,7 @@ from lutetia.cli.show import console, one_line
 from lutetia.errors import require
 from lutetia.files import read_bytes
 from lutetia.relevance import layer_pictures
+from lutetia.training import is_table
 
 DEFAULT_RULE_OF_HF = "attnlrp"
 HEADS_SHOWN = 5
@@ -41,8 +43,15 @@ MOST_STEPS = 10_000
 ANSWER_OF = 20  # tokens of an answer where no number is given
 
 
-def explain_hf(folder: Path, given: str, request: HfRequest, show: bool) -> dict[str, Any]:
-    """Explain what a model gives for an input, and with `show` draw it in the terminal. Returns what `--json` prints."""
+def explain_hf(folder: Path, given: str | None, request: HfRequest, show: bool) -> dict[str, Any]:
+    """Explain what a model gives for an input, or for each text of a file, and with `show` draw it in the terminal.
+
+    Returns what `--json` prints.
+    """
+    if (given is None) == (request.texts is None):
+        raise UsageError("expected one of the two: INPUT, or --texts and a file of them")
+    if request.column is not None and request.texts is None:
+        raise UsageError("--column is a column of the file of --texts")
     if request.rule not in RULES_OF_HF:
         raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, RULES_OF_HF)}")
     for option, value in (("--steps", request.steps), ("--baseline", request.baseline)):
@@ -50,8 +59,9 @@ def explain_hf(folder: Path, given: str, request: HfRequest, show: bool) -> dict
             raise UsageError(f"{option} is for --rule integrated, and the rule is {request.rule}")
     if request.steps is not None and not 1 <= request.steps <= MOST_STEPS:
         raise UsageError(f"--steps is {request.steps}, expected 1 to {MOST_STEPS:,}")
-    check_output("--html", request.html, (".html", ".htm"))
-    check_output("--png", request.png, (".png",), [given])
+    inputs = [str(request.texts) if given is None else given]
+    check_output("--html", request.html, (".html", ".htm"), inputs)
+    check_output("--png", request.png, (".png",), inputs)
     require("transformers", "lutetia explain --hf")
     from lutetia.integrations.transformers import load_model, loading
 
@@ -60,13 +70,16 @@ def explain_hf(folder: Path, given: str, request: HfRequest, show: bool) -> dict
     if task == loading.ANSWER and request.answer is None:
         request = request._replace(answer=ANSWER_OF)
     _check_options(task, writes, request)
-    if task == loading.IMAGE_CLASS:
+    if given is None:
+        told = explain_hf_texts(model, reader, request, show)
+    elif task == loading.IMAGE_CLASS:
         told = explain_hf_image(model, reader, Path(given), request, show)
     else:
         text = _text(given)
         if request.answer is not None:
             told = explain_hf_answer(model, reader, text, request, show)
         elif task == loading.TEXT_CLASS:
+            _check_no_table(given)
             told = explain_hf_text(model, reader, text, request, show)
         else:
             told = _token(model, reader, text, request, show)
@@ -78,6 +91,12 @@ def explain_hf(folder: Path, given: str, request: HfRequest, show: bool) -> dict
 
 def _check_options(task: str, writes: bool, request: HfRequest) -> None:
     """Refuse options that a model has no use for."""
+    if request.texts is not None:
+        if task != "text class":
+            raise UsageError(f"--texts is for classifiers of texts, and this model gives a {task}")
+        for option, wanted in (("--png", request.png is not None), ("--check", request.check)):
+            if wanted:
+                raise UsageError(f"{option} is for one text: leave out --texts, or {option}")
     for option, value in (("--answer", request.answer is not None), ("--chat", request.chat)):
         if value and not writes:
             raise UsageError(f"{option} is for models that write text, and this one gives a {task}")
@@ -91,6 +110,13 @@ def _check_options(task: str, writes: bool, request: HfRequest) -> None:
                 raise UsageError(f"{option} is for one token: leave out --answer, or {option}")
         if not 1 <= request.answer <= 1000:
             raise UsageError(f"--answer is {request.answer}, expected 1 to 1,000 tokens")
+
+
+def _check_no_table(given: str) -> None:
+    """Refuse a table where one text was expected: it would be read as one text, commas and all."""
+    path = Path(given)
+    if given.strip() and exists(path) and path.is_file() and is_table(path):
+        raise UsageError(f"{given} is a table, expected a text: --texts {given} explains each of its rows")
 
 
 def _text(given: str) -> str:

@@ -16,7 +16,9 @@ from lutetia.cli.show import as_typed, name_next, print_json
 @app.command()
 def explain(
     checkpoint: Checkpoint,
-    given: Annotated[str, typer.Argument(metavar="INPUT", help="An image, a .npy or .csv file, values with commas, or text.")],
+    given: Annotated[
+        str | None, typer.Argument(metavar="[INPUT]", help="An image, a .npy or .csv file, values with commas, or text.")
+    ] = None,
     rule: Annotated[
         str | None,
         typer.Option(
@@ -44,6 +46,13 @@ def explain(
     ] = None,
     answer: Annotated[
         int | None, typer.Option("--answer", help="With --hf, write this many tokens, and explain each of them.")
+    ] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option("--texts", help="With --hf, a table or a file of lines: explain each text, and the words of each class."),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option("--column", help="The column of --texts; by default the only one, or text.")
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="With --hf, INPUT is a message for the model's chat template.")] = False,
     check: Annotated[
@@ -80,22 +89,27 @@ def explain(
         from lutetia.cli.explain_hf import DEFAULT_RULE_OF_HF, explain_hf
         from lutetia.cli.hf_shared import HfRequest
 
-        request = HfRequest(rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check, html, png, steps, baseline)
+        chosen = (rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check)
+        request = HfRequest(*chosen, html, png, steps, baseline, texts, column)
         for option, value in (("--row", row), ("--unknown", unknown)):
             if value is not None:
                 raise UsageError(f"{option} is not for models of transformers")
         told = explain_hf(checkpoint, given, request, show=not as_json)
     else:
-        for option, value in (
+        for option, asked_for in (
             ("--against", against),
             ("--answer", answer),
             ("--chat", chat),
             ("--check", check),
             ("--steps", steps),
             ("--baseline", baseline),
+            ("--texts", texts),
+            ("--column", column),
         ):
-            if value not in (None, False):
+            if asked_for not in (None, False):
                 raise UsageError(f"{option} is for models of transformers: --hf")
+        if given is None:
+            raise UsageError("INPUT is missing: an image, a .npy or .csv file, values with commas, or text")
         wanted = ExplainRequest(rule or DEFAULT_RULE, target, row, html, png, unknown)
         told = run_explain(checkpoint, given, wanted, show=not as_json)
     if as_json:
@@ -103,8 +117,10 @@ def explain(
     elif hf:
         more = ("--html", "why.html") if html is None else ("--rule", "epsilon" if rule is None else "attnlrp")
         asked = (*(() if answer is None else ("--answer", answer)), *(("--chat",) if chat else ()))
-        name_next("lutetia", "explain", "--hf", checkpoint, *more, *asked, *as_typed(given))
+        named = ("--texts", texts, *(() if column is None else ("--column", column))) if given is None else as_typed(given)
+        name_next("lutetia", "explain", "--hf", checkpoint, *more, *asked, *named)
     else:
+        assert given is not None
         name_next("lutetia", "flow", checkpoint, *as_typed(given, row, unknown))
 
 

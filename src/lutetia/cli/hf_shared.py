@@ -95,6 +95,8 @@ class HfRequest(NamedTuple):
     png: Path | None
     steps: int | None = None  # of integrated gradients
     baseline: str | None = None  # of integrated gradients; the mean where None
+    texts: Path | None = None  # a file of texts, each of which is explained
+    column: str | None = None  # of that file
 
 
 def rules_of(request: HfRequest, reader: Any) -> Any:

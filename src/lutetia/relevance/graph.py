@@ -16,6 +16,7 @@ from torch import Tensor
 from lutetia.errors import LutetiaError
 
 if TYPE_CHECKING:
+    from lutetia.relevance.names import Modules
     from lutetia.relevance.registry import Op
     from lutetia.relevance.rules.choices import Rules
 
@@ -26,7 +27,7 @@ VALUE = "lutetia.value"  # grad_fn.metadata key: the output of an operation with
 OUTPUT = "lutetia.output"  # grad_fn.metadata key: the output of a linear layer, where `watch` saw it
 OPERANDS = "lutetia.operands"  # grad_fn.metadata key: those of a small sum, where `watch` saw them
 WRITE = "lutetia.write"  # grad_fn.metadata key: what was written in place into a slice, where `watch` saw it
-SMALL = 16384  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
+SMALL = 1 << 17  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
 
 RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
 
@@ -38,10 +39,13 @@ class NodeEdge:
 
     __slots__ = ("child", "nr", "slot")
 
-    def __init__(self, child: Node, nr: int) -> None:
+    def __init__(self, child: Node, nr: int, slot: int) -> None:
         self.child = child
         self.nr = nr  # which output of the child
-        self.slot = -1  # which place among the child's incoming edges
+        self.slot = slot  # which place among the child's incoming edges
+
+
+_NO_INPUT: tuple[int, ...] = ()
 
 
 class Node:
@@ -58,7 +62,8 @@ class Node:
     nr = 0  # the one output number in use, -1 when several are
     wide: bool | None = None  # in a walk in float64: whether the node appears in float64, or keeps its dtype
     recurrent = False  # whether it is part of a recurrent cell
-    outer = ""  # the innermost module it ran in, where `watch` saw it
+    modules: Modules | None = None  # who knows which module it ran in, where `watch` saw it
+    module: str | None = None  # that module, once someone asked
     targets: Sequence[Any] = ()  # the targets at this node
     # What a walk leaves:
     slots: Any = None  # input_tracker: per incoming edge a tensor, a promise branch, or None; None before anything has landed
@@ -85,6 +90,13 @@ class Node:
     def is_parameter(self) -> bool:
         """Whether it is the leaf of a parameter."""
         return isinstance(getattr(self.fn, "variable", None), torch.nn.Parameter)
+
+    @property
+    def outer(self) -> str:
+        """The innermost module it ran in, where `watch` saw it: searched for when first asked, as few ask."""
+        if self.module is None:
+            self.module = "" if self.modules is None else self.modules.around(self.fn._sequence_nr())[0]
+        return self.module
 
     @property
     def several(self) -> bool:
@@ -188,7 +200,7 @@ class AutogradGraph:
         self.by_fn: dict[Any, Node] = {}
         self._discover(output.grad_fn)
         self.found = list(self.by_fn.values())
-        order = _topological(self.found)
+        order = _topological(self.found[0])
         self._classify(order, set(wanted))
         # Nodes outside the walk keep their edges, so that weights can be evaluated.
         self.nodes = [node for node in order if node.walks]
@@ -196,7 +208,7 @@ class AutogradGraph:
         self.root.nr = output.output_nr
 
     def _discover(self, root: Any) -> None:
-        """Make a node of every autograd node, in the order of `discover`, with its edges."""
+        """Make a node of every autograd node, in the order of `discover`, with its edges and its consumers."""
         by_fn = self.by_fn
         by_fn[root] = top = Node(root)
         stack = [top]
@@ -211,7 +223,13 @@ class AutogradGraph:
                 if child is None:
                     child = by_fn[fn] = Node(fn)
                     stack.append(child)
-                edges.append(NodeEdge(child, nr))
+                    if nr:
+                        child.nr = nr
+                elif child.nr != nr:
+                    child.nr = -1
+                parents = child.parents
+                edges.append(NodeEdge(child, nr, len(parents)))
+                parents.append((node, len(edges) - 1, nr))
 
     def rebind(self, inputs: dict[Any, Any]) -> bool:
         """Take another graph's autograd nodes, as `discover` gives them, if its structure is the same; False if not."""
@@ -228,6 +246,7 @@ class AutogradGraph:
             if not children and isinstance(getattr(fn, "variable", None), torch.nn.Parameter) != node.is_parameter:
                 return False
         for fn, node in place.items():
+            node.module = node.outer  # which the new node cannot say
             node.fn, node.notes, node.wide = fn, fn.metadata, None
             node.targets = ()
             node.reset()
@@ -249,11 +268,18 @@ class AutogradGraph:
             op = node.op = find_op(node)
             edges = node.edges
             if not edges:
-                node.is_weight = node.is_parameter
-                node.walks = not node.is_weight or node.fn in wanted
+                if node.is_parameter:
+                    node.is_weight, node.walks = True, node.fn in wanted
                 continue
-            walked = tuple([at for at, edge in enumerate(edges) if edge is not None and edge.child.walks])
-            if all([edge is None or edge.child.is_weight for edge in edges]):
+            walked, data = _NO_INPUT, False
+            for at, edge in enumerate(edges):
+                if edge is not None:
+                    child = edge.child
+                    if child.walks:
+                        walked = (*walked, at)
+                    if not child.is_weight:
+                        data = True
+            if not data:
                 node.is_weight = any(edges) and (node in inside or not op.reads_data(node))
                 node.walks = not node.is_weight or bool(walked) or node.fn in wanted
             if walked:
@@ -290,32 +316,24 @@ def discover(root: Any) -> dict[Any, Any]:
     return found
 
 
-def _topological(found: Sequence[Node]) -> list[Node]:
-    """Parents before children, by counting down incoming edges; numbers the nodes, and the incoming edges of each."""
-    incoming = dict.fromkeys(found, 0)
-    for node in found:
-        for edge in node.edges:
-            if edge is not None:
-                incoming[edge.child] += 1
-    stack = [node for node in found if incoming[node] == 0]
+def _topological(root: Node) -> list[Node]:
+    """Parents before children, by counting down incoming edges; numbers the nodes."""
+    waiting: dict[Node, int] = {}  # for how many of its consumers a node waits
+    stack = [root]
     order: list[Node] = []
     while stack:
         node = stack.pop()
         node.index = len(order)
         order.append(node)
-        for position, edge in enumerate(node.edges):
+        for edge in node.edges:
             if edge is None:
                 continue
-            child, nr = edge.child, edge.nr
-            parents = child.parents
-            edge.slot = len(parents)
-            if not parents:
-                child.nr = nr
-            elif child.nr != nr:
-                child.nr = -1
-            parents.append((node, position, nr))
-            if edge.slot + 1 == incoming[child]:
-                stack.append(child)
+            child = edge.child
+            if len(child.parents) > 1:
+                waiting[child] = left = waiting.get(child, len(child.parents)) - 1
+                if left:
+                    continue
+            stack.append(child)
     return order
 
 

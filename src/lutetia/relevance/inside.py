@@ -61,7 +61,7 @@ def by_parts(
     if outer is not None:
         named = read_names(graph)
         for part in graph.nodes:
-            part.index, part.outer = node.index, part.outer or node.outer
+            part.index, part.module = node.index, part.outer or node.outer
         outer.placing.place(graph, named)
     for part in graph.nodes:
         part.recurrent = recurrent

@@ -5,7 +5,8 @@ Both write into the graph itself (`grad_fn.metadata` lives and dies with its nod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -110,8 +111,33 @@ def _tensors(value: object) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
+class Modules:
+    """Which module ran when, by the numbers that autograd gives to nodes one after the other."""
+
+    def __init__(self, spans: Iterable[tuple[int, int, str, bool]]) -> None:
+        """`spans`: of each call of a module the number before its first node, the one after its last, its name, whether it is
+        recurrent."""
+        self._spans = sorted(set(spans), key=lambda span: (span[0], -span[1]))
+        self._starts = [span[0] for span in self._spans]
+        self._around: list[int] = []  # which call a call lies in
+        around: list[int] = []
+        for at, (start, _, _, _) in enumerate(self._spans):
+            while around and self._spans[around[-1]][1] <= start:
+                around.pop()
+            self._around.append(around[-1] if around else -1)
+            around.append(at)
+        self.recurrent = any(span[3] for span in self._spans)
+
+    def around(self, number: int) -> tuple[str, bool]:
+        """The innermost module that a node ran in, and whether it is recurrent."""
+        at = bisect.bisect_right(self._starts, number) - 1
+        while at >= 0 and self._spans[at][1] <= number:
+            at = self._around[at]
+        return self._spans[at][2:] if at >= 0 else ("", False)
+
+
 def read_names(graph: AutogradGraph) -> dict[str, list[tuple[Any, int]]]:
-    """The (node, output number) of each name; also sets the innermost module that each node ran in."""
+    """The (node, output number) of each name; nodes can say from then on which module they ran in."""
     named: dict[str, list[tuple[Any, int]]] = {}
     spans: list[tuple[int, int, str, bool]] = []
     for node in graph.nodes:
@@ -121,17 +147,10 @@ def read_names(graph: AutogradGraph) -> dict[str, list[tuple[Any, int]]]:
             named.setdefault(label, []).append((node, nr))
             spans.append((start, end, name, recurrent))
     if spans:
-        # A module's nodes are numbered within its span; the shortest span that holds a node is the innermost module.
-        spans = sorted(set(spans), key=lambda span: (span[0], -span[1]))
-        ordered = sorted((node.fn._sequence_nr(), place) for place, node in enumerate(graph.nodes))
-        inside: list[tuple[int, int, str, bool]] = []
-        at = 0
-        for number, place in ordered:
-            while at < len(spans) and spans[at][0] <= number:
-                inside.append(spans[at])
-                at += 1
-            while inside and inside[-1][1] <= number:
-                inside.pop()
-            if inside:
-                graph.nodes[place].outer, graph.nodes[place].recurrent = inside[-1][2:]
+        modules = Modules(spans)
+        for node in graph.nodes:
+            node.modules = modules
+        if modules.recurrent:
+            for node in graph.nodes:
+                node.recurrent = modules.around(node.fn._sequence_nr())[1]
     return named

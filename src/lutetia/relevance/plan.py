@@ -2,11 +2,13 @@
 
 A plan lists what the walk computed, in order: the values it needed, and the relevance at every node. On
 a new graph of the same structure nothing is left to decide: no modes, no promises. A graph of another structure (another
-branch of the model's code, a frozen parameter) is detected and planned again.
+branch of the model's code, a frozen parameter) is detected and planned again. So is one that kept fewer values than the first:
+small sums keep their operands, large ones do not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,6 +23,10 @@ from lutetia.relevance.report import Report
 from lutetia.relevance.result import Result
 from lutetia.relevance.rules.choices import Rules
 from lutetia.relevance.targets import Asked
+
+
+class _NotKept(Exception):
+    """A value that the recorded walk found kept is not kept in this graph, so the plan does not compute it."""
 
 
 class Plan:
@@ -43,8 +49,13 @@ class Plan:
             output, seed = select(returned, target)
             first = self._first
             if first is not None and first.graph.rebind(discover(output.grad_fn)):
-                self.replayed += 1
-                return finish(output, seed, asked, *self._replay(first, output, seed, asked))
+                try:
+                    result = finish(output, seed, asked, *self._replay(first, output, seed, asked))
+                except _NotKept:
+                    pass
+                else:
+                    self.replayed += 1
+                    return result
             self._first = first = ExplainedOutput(output, asked, self._run.rules)
             self.planned += 1
             report = first.walk(output, seed, self._run.unknown)
@@ -65,7 +76,7 @@ class Plan:
                 if is_relevance:
                     self._hand_on(node, carried if node is graph.root else _merged(node), report)
                 elif node.value is None:
-                    node.value = value_of(node, _arguments(node))
+                    node.value = value_of(node, _arguments(node, [at for at, edge in enumerate(node.edges) if edge is not None]))
         return targets, report
 
     def _hand_on(self, node: Node, R: Any, report: Report) -> None:
@@ -77,7 +88,7 @@ class Plan:
                 assert edge is not None
                 edge.child.slots[edge.slot] = NOTHING
             return
-        given = relevance_of(node, R, _arguments(node))
+        given = relevance_of(node, R, _arguments(node, node.op.needs(node)))
         report.add(node, R, given)
         node.value = node.kept = None
         for position in node.walked:
@@ -96,8 +107,8 @@ def _merged(node: Node) -> Any:
     return add_up(node, landed)
 
 
-def _arguments(node: Node) -> list[Tensor | None]:
-    """All known inputs: kept, or computed before."""
+def _arguments(node: Node, needed: Sequence[int]) -> list[Tensor | None]:
+    """All known inputs: kept, or computed before. Those at the `needed` positions must be known."""
     args = list(node.operands())
     for position in node.walked:
         if args[position] is None:
@@ -106,6 +117,8 @@ def _arguments(node: Node) -> list[Tensor | None]:
             value = edge.child.output()
             if value is not None:
                 args[position] = pick(value, edge)
+    if any(args[position] is None for position in needed):
+        raise _NotKept
     return args
 
 

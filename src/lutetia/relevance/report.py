@@ -56,10 +56,10 @@ class Report:
         if op.nests or node.is_inner:  # what is inside it was noted, and what is around it will be
             return
         taken = totals if self.stacked else total
-        outs = (taken(R),) if isinstance(R, Tensor) else tuple([taken(r) for r in R if r is not None])
+        outs = tuple([taken(r) for r in R if r is not None]) if R.__class__ is tuple else (taken(R),)
         ins = outs
         if op.conserves:
-            (given_R,) = given[:1]
+            given_R = given[0]
             if given_R is not R and given_R is not None:
                 given_R._lutetia_sum = outs[0] if len(outs) == 1 else sum(outs)  # type: ignore[union-attr]
         else:  # what a constant or a weight would get ends here
@@ -71,7 +71,10 @@ class Report:
                     if (part := given[at]) is not None and not edges[at].child.is_weight  # type: ignore[union-attr]
                 ]
             )
-        self._entries.append((node.index, node.name, node.outer, op, node.choice, outs, ins))
+        module: Any = node.module
+        if module is None:  # to be searched for when someone reads the report
+            module = "" if node.modules is None else (node.modules, node.fn._sequence_nr())
+        self._entries.append((node.index, node.name, module, op, node.choice, outs, ins))
         if node.note:
             self.unseen.append(f"{node.where()}: {node.note}")
 
@@ -96,6 +99,7 @@ class Report:
                 key = id(op), id(choice)
                 if key not in names:
                     names[key] = type(op).__name__ if choice is None else f"{type(op).__name__}, {choice}"
+                module = module if isinstance(module, str) else module[0].around(module[1])[0]
                 rows.append(_row(index, name, module, names[key], outs, ins))
             self._nodes = sorted(rows, key=lambda row: row.index)
             self._entries = []

@@ -30,6 +30,12 @@ from lutetia.integrations.transformers.explaining import (  # noqa: E402
 from lutetia.integrations.transformers.gradients import IntegratedGradients  # noqa: E402
 from lutetia.integrations.transformers.leaving_out import LeftOut, leave_out  # noqa: E402
 from lutetia.integrations.transformers.loading import load_decoder, load_model  # noqa: E402
+from lutetia.integrations.transformers.many_texts import (  # noqa: E402
+    TextClass,
+    TextClasses,
+    WordShare,
+    explain_text_classes,
+)
 from lutetia.integrations.transformers.models import (  # noqa: E402
     ByteTokenizer,
     LutetiaConfig,
@@ -51,13 +57,17 @@ __all__ = [
     "LutetiaForCausalLM",
     "PagedCache",
     "ShardedCache",
+    "TextClass",
+    "TextClasses",
     "TokenExplanation",
     "WholePieces",
+    "WordShare",
     "explain_answer",
     "explain_image_class",
     "explain_masked_token",
     "explain_next_token",
     "explain_text_class",
+    "explain_text_classes",
     "leave_out",
     "load_decoder",
     "load_model",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from lutetia.errors import ArgumentError, LutetiaError, check_int, fail
+
+NAMED = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # the owner of a model, and its name
 
 
 def refuse(name: str, value: Any, expected: str) -> NoReturn:
@@ -61,14 +65,31 @@ def check_wanted(name: str, wanted: Any, highest: int) -> None:
 
 
 def check_folder(folder: Any) -> Path:
-    """A path; that it is one of a folder is seen later."""
+    """A path; that it is one of a folder is seen later. The name of a model that was downloaded before is its folder."""
     if not isinstance(folder, str | os.PathLike):
         fail("folder", folder, "the path of a folder")
-    return Path(folder)
+    path = Path(folder)
+    return path if os.path.exists(path) else _downloaded(str(folder)) or path
+
+
+def _downloaded(name: str) -> Path | None:
+    """The folder of a model in the cache of Hugging Face, by its name; nothing is asked of the network."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    if not NAMED.fullmatch(name):
+        return None
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def tokenized(tokenizer: Any, *texts: str, **options: Any) -> Any:
     """What a tokenizer makes of texts, as tensors."""
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        options["verbose"] = False  # that a text is too long is said in other words
     try:
         return tokenizer(*texts, return_tensors="pt", **options)
     except (TypeError, ValueError) as error:  # of a text that is no Unicode

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from lutetia._shared.markup import Html, tag, text
+from lutetia.relevance import pictures
+
+if TYPE_CHECKING:
+    from lutetia.integrations.transformers.many_texts import TextClass, TextClasses, WordShare
 
 SOURCES = 3  # tokens named beside each token of an answer
 MOST_ROWS = 40  # tokens of an answer in a table
+MOST_TEXTS = 200  # on a page
 
 
 class Drawn:
@@ -46,3 +53,43 @@ def sources_html(pieces: Sequence[str], relevance: Tensor, facts: Sequence[tuple
 
 def _row(cell: str, texts: Sequence[str]) -> Html:
     return tag("tr", [tag(cell, each, style="text-align:left") for each in texts])
+
+
+def texts_html(found: TextClasses) -> str:
+    """Which words spoke for which class, then the texts, each with its words coloured by relevance."""
+    classes = [_class_html(name, told) for name, told in found.summary().items()]
+    shown = [_text_html(each, found.names) for each in found.texts[:MOST_TEXTS]]
+    rest = len(found.texts) - len(shown)
+    more = tag("p", f"and {rest:,} more texts, which are in the numbers above") if rest else None
+    return text(tag("p", found.said()), classes, tag("h2", "Texts"), shown, more, _skipped_html(found))
+
+
+def _class_html(name: str, told: dict[str, list[WordShare]]) -> Html:
+    head = _row("th", ("word", "relevance in all", "each time", "times", "texts"))
+    tables = []
+    for way, shares in told.items():
+        rows = [
+            _row("td", (share.word, f"{share.total:+.3g}", f"{share.mean:+.3g}", f"{share.count:,}", f"{share.n_texts:,}"))
+            for share in shares
+        ]
+        if rows:
+            caption = tag("caption", f"What spoke {way} it", style="text-align:left")
+            tables.append(
+                tag("table", caption, tag("thead", head), tag("tbody", rows), style="width:auto;flex:1 1 22em;margin:0 2em 1em 0")
+            )
+    return text(tag("h2", name), tag("div", tables, style="display:flex;flex-wrap:wrap;align-items:flex-start"))
+
+
+def _text_html(each: TextClass, names: Sequence[str]) -> Html:
+    rival = "" if each.against is None else f" and not {names[each.against]}"
+    read = f"Text {each.row + 1:,}, read as {names[each.prediction]} ({each.probability:.1%})"
+    cut = f"; its last {each.n_cut:,} tokens were not read" if each.n_cut else ""
+    caption = f"{read}: why {names[each.target]}{rival}{cut}."
+    return Html(pictures.token_strip(each.words, torch.tensor(each.word_relevance), caption))
+
+
+def _skipped_html(found: TextClasses) -> Html | None:
+    if not found.skipped:
+        return None
+    listed = ", ".join(f"{row + 1:,}" for row in list(found.skipped)[:MOST_TEXTS])
+    return tag("p", f"Skipped, because there are no words in them: {listed}")

@@ -216,7 +216,7 @@ def recompute(model: Any, inputs: Mapping[str, Any]) -> bool:
     """Whether blocks are recomputed while relevance passes through them: unless a text is so short that memory can hold all."""
     if len(relevance.blocks(model)) < 2:
         return False
-    count = sum(value.shape[1] for name, value in inputs.items() if name.endswith("input_ids"))
+    count = sum(value.numel() for name, value in inputs.items() if name.endswith("input_ids"))
     return not 0 < count * sum(sum(each.shape) for each in model.parameters() if each.dim() == 2) <= ACTIVATIONS
 
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from lutetia.errors import DataError, require
 from lutetia.integrations.transformers.attention import NAME, register_attention
-from lutetia.integrations.transformers.checks import check_folder
+from lutetia.integrations.transformers.checks import NAMED, check_folder
 from lutetia.integrations.transformers.models import register_models
 
 NEXT_TOKEN, MASKED_TOKEN, ANSWER, TEXT_CLASS, IMAGE_CLASS = "next token", "masked token", "answer", "text class", "image class"
@@ -87,7 +87,9 @@ def _task_of(folder: Path, options: dict[str, Any]) -> tuple[str, str]:
 def _options(folder: Path) -> dict[str, Any]:
     """How transformers reads a folder: from disk, without running code from it."""
     if not os.path.isdir(folder):  # which is false, too, for a name that the system refuses
-        raise DataError(f"{folder} is not a folder, expected one with config.json and model.safetensors, or with a GGUF file")
+        expected = "expected one with config.json and model.safetensors, or with a GGUF file"
+        named = f"; `hf download {folder}` fetches a model of that name" if NAMED.fullmatch(str(folder)) else ""
+        raise DataError(f"{folder} is not a folder{', nor a model that was downloaded' if named else ''}, {expected}{named}")
     # False, and not left out: transformers would ask on the terminal whether to run code from the folder.
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if not (folder / "config.json").is_file():

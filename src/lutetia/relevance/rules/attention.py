@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -102,46 +102,114 @@ class Attention(Op):
         q, k, v = args[:3]
         if fn._saved_dropout_p:
             raise unknown(node, "attention with dropout drew a mask that was not kept; call model.eval() first")
-        eps = node.choice.eps
         # The kernels of half dtypes add in float32: shares of sums that were rounded on the way would be off by a tenth.
         dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        out = fn._saved_output if wide is dtype and node.choice.eps else None
         if wide is not dtype:
             q, k, v, R = (tensor.to(wide) for tensor in (q, k, v, R))
         shape, sizes, rows = q.shape, k.shape, k.shape[:-2].numel()
         # As batches of matrices; several heads that share a key see it one after the other, as more queries.
-        q, k, v = q.reshape(rows, -1, shape[-1]), k.flatten(0, -3), v.flatten(0, -3)
-        scale = 1 / math.sqrt(shape[-1]) if fn._saved_scale is None else fn._saved_scale
-        scores = torch.bmm(q, k.mT)
-        scaled = scores * scale
+        q, R = (tensor.reshape(rows, -1, *tensor.shape[-2:]) for tensor in (q, R))
+        out = None if out is None else out.reshape(R.shape)
+        k, v = k.flatten(0, -3), v.flatten(0, -3)
         mask = None if self._mask is None else getattr(fn, self._mask)
-        x = self._masked(scaled.reshape(*shape[:-1], -1), mask, fn._saved_is_causal)
+        scale = 1 / math.sqrt(shape[-1]) if fn._saved_scale is None else fn._saved_scale
+        scores = Scores(shape[:-2], mask, fn._saved_is_causal, scale, node)
+        R_q: list[Tensor] = []
+        R_k = R_v = R_mask = None
+        for start, stop, end in scores.blocks(q, k):
+            known = None if out is None else _queries(out, start, stop)
+            some = (_queries(q, start, stop), _queries(R, start, stop), known)
+            seen = (k, v) if end == k.shape[1] else (k[:, :end], v[:, :end])
+            part, to_k, to_v, R_mask = scores.shares(*some, *seen, start)
+            R_q.append(part.reshape(rows, -1, stop - start, shape[-1]))
+            if R_k is None or R_v is None:  # the last queries, which see every key
+                R_k, R_v = to_k, to_v
+            else:
+                R_k[:, :end] += to_k
+                R_v[:, :end] += to_v
+        assert R_k is not None
+        assert R_v is not None
+        of_q = R_q[0] if len(R_q) == 1 else torch.cat(R_q[::-1], 2)
+        given = [of_q.mul_(q).reshape(shape), R_k.mul_(k).reshape(sizes), R_v.mul_(v).reshape(*sizes[:-1], -1)]
+        if wide is not dtype:
+            given = [each.to(dtype) for each in given]
+        return [*given, R_mask, *[None] * (len(node.edges) - 4)][: len(node.edges)]
+
+
+def _queries(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Some queries of [rows, heads, queries, ...], as [rows, heads·queries, ...]."""
+    return (tensor if stop - start == tensor.shape[2] else tensor[:, :, start:stop]).flatten(1, 2)
+
+
+LARGEST = {"cpu": 1 << 17}  # scores that are taken at once: larger blocks leave the cache
+OTHERWISE = 1 << 26  # where every step is a launch
+FEWEST = 16  # queries of a block
+
+
+class Scores:
+    """softmax(q kᵀ · scale + mask) and how relevance passes it, for a block of queries at a time.
+
+    A causal mask leaves half of the scores: the first queries are not compared with the last keys.
+    """
+
+    def __init__(self, heads: torch.Size, mask: Tensor | None, causal: bool, scale: float, node: Node) -> None:
+        self._heads, self._mask, self._causal, self._scale = heads, mask, causal, scale
+        self._eps, self._walked, self._bias = node.choice.eps, node.walked, node.rules.bias
+
+    def blocks(self, q: Tensor, k: Tensor) -> Iterator[tuple[int, int, int]]:
+        """Of each block the first query and the one after the last, and how many keys they see; the last block first."""
+        queries, keys = q.shape[2], k.shape[1]
+        most = LARGEST.get(q.device.type, OTHERWISE)
+        step = queries if 3 in self._walked else max(most // max(q.shape[0] * q.shape[1] * keys, 1), FEWEST)
+        for start in reversed(range(0, max(queries, 1), step)):
+            stop = min(start + step, queries)
+            yield start, stop, (stop if self._causal and keys == queries else keys)
+
+    def shares(self, q: Tensor, R: Tensor, out: Tensor | None, k: Tensor, v: Tensor, start: int) -> tuple[Any, ...]:
+        """Relevance of the queries, keys, values and the mask, before each is multiplied with its value.
+
+        q, R and out: [rows, heads·queries, ...], the queries from `start` on; k and v: [rows, keys, ...].
+        """
+        scaled = self._product(q, k.mT)
+        mask, eps = self._mask, self._eps
+        x = self._masked(scaled, start)
         s = torch.softmax(x, -1)
         s = torch.nan_to_num(s, nan=0.0) if mask is not None else s  # a row that is masked throughout
-        attention = s.reshape(scores.shape)
-        out = fn._saved_output.reshape(rows, -1, v.shape[-1]) if wide is dtype and eps else torch.bmm(attention, v)
-        half = divide(R.reshape(out.shape), out, eps, 2)
+        attention = s.reshape(scaled.shape)
+        half = divide(R, torch.bmm(attention, v) if out is None else out, eps, 2)
         R_s = torch.bmm(half, v.mT).mul_(attention)
-        R_v = torch.bmm(attention.mT, half).mul_(v)
+        R_v = torch.bmm(attention.mT, half)
         # Without a mask nothing overflows: where s is 0, so is its relevance.
         R_x = _inner(attention, R_s, -1).mul_(scaled) if mask is None else through_softmax(x, s, R_s.reshape(s.shape), -1)
         R_mask = None
-        if mask is not None and mask.dtype != torch.bool and node.rules.bias == "absorb":
+        if mask is not None and mask.dtype != torch.bool and self._bias == "absorb":
+            mask = self._rows(mask, x, start)
             share = divide(R_x, torch.where(s == 0, torch.ones_like(x), x), eps)
-            if 3 in node.walked:
+            if 3 in self._walked:
                 R_mask = (share * mask).sum_to_size(mask.shape)
             R_x = torch.where(s == 0, s, torch.where(mask == 0, R_x, share * scaled.reshape(s.shape)))
-        half = divide(R_x.reshape(scores.shape), scores, eps, 2)
-        R_q, R_k = torch.bmm(half, k).mul_(q).reshape(shape), torch.bmm(half.mT, q).mul_(k).reshape(sizes)
-        R_v = R_v.reshape(*sizes[:-1], -1)
-        if wide is not dtype:
-            R_q, R_k, R_v = R_q.to(dtype), R_k.to(dtype), R_v.to(dtype)
-        return [R_q, R_k, R_v, R_mask, *[None] * (len(node.edges) - 4)][: len(node.edges)]
+        # The scores themselves have no scale: R / (2·(scores + ε·sgn)), with numerator and denominator times the scale.
+        half = divide(R_x.reshape(scaled.shape), scaled, abs(self._scale) * eps, 2)
+        return self._product(half, k), self._product(half.mT, q), R_v, R_mask
 
-    def _masked(self, x: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        if causal:
-            x = x.masked_fill(torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu_(1), -math.inf)
-        if mask is None:
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        """a @ b · scale, for batches of matrices."""
+        return torch.baddbmm(b.new_empty(()), a, b, beta=0, alpha=self._scale)
+
+    def _rows(self, mask: Tensor, x: Tensor, start: int) -> Tensor:
+        """The rows of a mask that broadcasts to all scores [..., queries, keys] for a block of them, x."""
+        return mask if mask.dim() < 2 or mask.shape[-2] == 1 else mask[..., start : start + x.shape[-2], :]
+
+    def _masked(self, scaled: Tensor, start: int) -> Tensor:
+        """Scores with the mask, [*heads, queries, keys]; `scaled` changes only where nothing is read."""
+        x = scaled.view(*self._heads, -1, scaled.shape[-1])
+        if self._causal:
+            later = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu_(start + 1)
+            x.masked_fill_(later, torch.finfo(x.dtype).min / 4)  # whose exponential is 0
+        if self._mask is None:
             return x
+        mask = self._rows(self._mask, x, start)
         return x.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else x + mask
 
 

@@ -18,6 +18,7 @@ from lutetia.relevance.rules.choices import Epsilon
 from lutetia.relevance.rules.common import without_masked
 
 LARGE = 1 << 20  # elements of a matrix whose outputs without relevance are worth a search
+MANY = 16  # rows of a matrix from which those without relevance are worth a search
 _convolution = torch.ops.aten.convolution.default
 _convolution_backward = torch.ops.aten.convolution_backward.default
 
@@ -97,6 +98,10 @@ class Bilinear(Op):
         """R and z [as the output] and the right factor, without outputs that have no relevance, if that is worth it."""
         return R, z, w
 
+    def rows_with_relevance(self, R: Tensor) -> Tensor | None:
+        """The rows of the output that have relevance, where leaving the others out is worth it; None otherwise."""
+        return None
+
     # ---- what they share ------------------------------------------------------------------------------------------------
 
     def _active(self, node: Node, position: int | None) -> bool:
@@ -157,10 +162,16 @@ class Bilinear(Op):
         x, w = (b, a) if swapped else (a, b)
         x_at, w_at = (self.right, self.left) if swapped else (self.left, self.right)
         if z is not None and node.choice.eps and node.walked == (x_at,) and isinstance(node.choice, Epsilon):  # the usual case
+            to_x = self.to_right if swapped else self.to_left
+            rows = None if swapped else self.rows_with_relevance(R)
+            whole = x
+            if rows is not None:
+                R, z, x = R[rows], z[rows], x[rows]
             if not swapped:
                 R, z, w = self.narrowed(R, z, w)
-            s = divide(R, z, node.choice.eps)
-            given[x_at] = (self.to_right if swapped else self.to_left)(node, s, w, x).mul_(x)
+            given[x_at] = to_x(node, divide(R, z, node.choice.eps), w, x).mul_(x)
+            if rows is not None:
+                given[x_at] = torch.zeros_like(whole).index_copy(0, rows, given[x_at])
             return given
         form = Form(self, node, x, w, bias, swapped, z)
         terms = node.choice.terms(form, R)
@@ -243,6 +254,16 @@ class Mm(Bilinear):
         if len(columns) > R.shape[-1] // 4:
             return R, z, w
         return R[:, columns], z[:, columns], w[:, columns]
+
+    def rows_with_relevance(self, R: Tensor) -> Tensor | None:
+        """Above the last attention of a language model, one row of many has relevance: that of the position explained."""
+        if R.dim() != 2 or R.shape[0] < MANY or not R.is_cpu:
+            return None
+        there = numbers_of(R)
+        if bool(there[..., 0, :].any()):  # below it all rows have some, and the first tells
+            return None
+        rows = there.reshape(-1, *R.shape).any(2).any(0).nonzero()[:, 0]
+        return rows if len(rows) <= R.shape[0] // 2 else None
 
     def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
         return s @ b.mT

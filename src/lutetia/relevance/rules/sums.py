@@ -11,6 +11,7 @@ from lutetia.relevance.graph import OPERANDS, SMALL, Node, Relevance, wide
 from lutetia.relevance.registry import Args, Given, Op, divide, known_sum, left_over, register
 from lutetia.relevance.rules.common import dims, fit, integer, times, transposed, without_masked
 
+BOTH = (0, 1)  # positions
 UNSEEN = "the share of a constant is unknown: its value was not kept"
 
 
@@ -72,15 +73,19 @@ class Add(Op):
         return total if total.shape == shape else total.expand(shape)
 
     def relevance(self, node: Node, R: Tensor, args: Args) -> Given:
-        if self._lone(node):
+        usual = node.walked == BOTH and node.rules.bias == "absorb"  # two activations
+        if not usual and self._lone(node):
             only = next(at for at in range(len(node.edges)) if at in node.walked)
             if node.rules.bias == "absorb":
                 node.note = UNSEEN
             return [fit(node, at, R) if at == only else None for at in range(len(node.edges))]
         parts = self._parts(node, args)
-        seen = len(parts) == 2 and None not in node.edges
+        seen = usual or (len(parts) == 2 and None not in node.edges)
         small = R.numel() <= SMALL and seen  # to add two small parts takes less than to ask who kept their sum
         z = None if small and node.value is None else known_sum(node, seen)
+        if usual:
+            shares = node.choice.share(parts, R, z)
+            return [fit(node, at, without_masked(shares[at], parts[at]), args[at]) for at in BOTH]
         constant = self._constant(node)
         if node.rules.bias == "redistribute":
             parts = [None if edge is None or edge.child.is_weight else part for part, edge in zip(parts, node.edges, strict=True)]
