@@ -30,6 +30,7 @@ def summary(results: Results) -> str:
         *decode_rows(results["decode_attention"]),
         boosting_row(results["tabular"]),
         losses_row(results["tabular_losses"]),
+        ranking_row(results["ranking"]),
         images_row(results["images"]),
         *learned_rows(results),
     ]
@@ -56,6 +57,14 @@ def losses_row(result: Result) -> str:
         for name in ("HistGradientBoosting", "LightGBM", "XGBoost")
     )
     return f"| the same, losses of regressions, three sets each: mean, 1 is the best of boosting per set | {ours} | {others} |"
+
+
+def ranking_row(result: Result) -> str:
+    """How well rows are put in order, on the reported sets."""
+    means = {row["method"]: row for row in rows_of(result, "means") if row["half"] == "report"}
+    others = ", ".join(f"{name} {means[name]['NDCG@10']:.3f}" for name in ("LightGBM", "XGBoost"))
+    what = "rankings, four sets, five folds, default settings: mean NDCG@10"
+    return f"| {what} | {means['Lutetia']['NDCG@10']:.3f} | {others} |"
 
 
 def images_row(result: Result) -> str:
