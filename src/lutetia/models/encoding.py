@@ -3,7 +3,8 @@
 A column of numbers becomes its rank among edges, so that columns of different units can be compared with each other and each
 threshold is a number of its own unit. A column of dates becomes such ranks of itself and of those parts (month, weekday, ..) that
 vary: numbers in order, so that one threshold is a season or a weekend. A column of categories, numbered from 0, becomes their
-rank by the mean of the target; with several classes it becomes one such input for each of the most frequent ones.
+rank by the mean of the target; with several classes it becomes one such input for each of the most frequent ones. An image may
+have further columns, after those of its pixels: counts of patterns.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from torch import Tensor, nn
 from lutetia._shared.threads import spread
 from lutetia.errors import fail
 from lutetia.models.dates import part_of, varying_parts
+from lutetia.models.patches import Patches
 
 Array = np.ndarray[Any, Any]
 TOP = 255  # the largest code
 MOST_ORDERS = 8  # inputs that a column of categories becomes, at most
 PRIOR = 10.0  # samples of the mean that each category is thought to have besides its own
+AT_ONCE = 1 << 12  # images whose patterns are counted together
+MOST_COUNTED = 1 << 13  # images whose counts decide where the edges of counts lie
 
 
 class Encoding(nn.Module):
@@ -33,14 +37,18 @@ class Encoding(nn.Module):
     edges    float64 [n_encoded, n_edges]: the code of a number is one more than the edges below it; inf where there are fewer
     ranks    uint8 [n_encoded, n_categories]: the code of each category; an input of numbers has none, all 0
     parts    for each input the part of a date that it is; "" for the column itself
+    patches  of images: what is counted in them, the columns after those of x
     """
 
     source: Tensor
     edges: Tensor
     ranks: Tensor
 
-    def __init__(self, n_encoded: int, n_edges: int, n_categories: int, parts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, n_encoded: int, n_edges: int, n_categories: int, parts: Sequence[str] = (), patches: Patches | None = None
+    ) -> None:
         super().__init__()
+        self.patches = patches
         self.parts = tuple(parts) or ("",) * n_encoded
         self.register_buffer("source", torch.zeros(n_encoded, dtype=torch.int64))
         self.register_buffer("edges", torch.full((n_encoded, n_edges), float("inf"), dtype=torch.float64))
@@ -49,14 +57,20 @@ class Encoding(nn.Module):
     def codes(self, x: Array, threads: int = 1) -> Array:
         """x float64 [n, columns] -> uint8 [n_encoded, n]."""
         source, edges, ranks = self.source.cpu().numpy(), self.edges.cpu().double().numpy(), self.ranks.cpu().numpy()
-        if len(source) and not 0 <= source.min() <= source.max() < x.shape[1]:
-            fail("encoding.source", source.tolist(), f"columns from 0 to {x.shape[1] - 1}")
+        n_columns = x.shape[1] + (0 if self.patches is None else self.patches.n_counts)
+        if len(source) and not 0 <= source.min() <= source.max() < n_columns:
+            fail("encoding.source", source.tolist(), f"columns from 0 to {n_columns - 1}")
         inputs = [
             _Input(column, own_edges[np.isfinite(own_edges)], own_ranks if own_ranks.any() else None, part)
             for column, own_edges, own_ranks, part in zip(source.tolist(), edges, ranks, self.parts, strict=True)
         ]
         codes = np.empty((len(source), len(x)), np.uint8)
-        spread(threads, len(x), _encode, x, inputs, codes)
+        if self.patches is None:
+            spread(threads, len(x), _encode, x, inputs, codes)
+            return codes
+        for begin in range(0, len(x), AT_ONCE):
+            part, own = x[begin : begin + AT_ONCE], codes[:, begin : begin + AT_ONCE]
+            spread(threads, len(part), _encode, np.concatenate([part, self.patches.counts(part, threads)], 1), inputs, own)
         return codes
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,8 +119,8 @@ class Columns:
     dates: Collection[int] = ()
 
 
-def fit_encoding(columns: Columns, most_codes: int = TOP) -> Encoding:
-    """The encoding of columns, by samples of positive weight."""
+def fit_encoding(columns: Columns, most_codes: int = TOP, patches: Patches | None = None) -> Encoding:
+    """The encoding of columns, and of counts of patterns, by samples of positive weight."""
     kept = columns.weight > 0
     x, target, weight = columns.x[kept], columns.target[kept], columns.weight[kept]
     inputs: list[tuple[int, Array, Array, str]] = []  # the column, edges, ranks and part of each
@@ -120,8 +134,13 @@ def fit_encoding(columns: Columns, most_codes: int = TOP) -> Encoding:
         inputs.append((column, _edges(values, own, most_codes), none, ""))
         for part in varying_parts(values) if column in columns.dates else ():
             inputs.append((column, _edges(part_of(values, part), own, most_codes), none, part))
+    if patches is not None:
+        some = slice(None, None, -(-len(x) // MOST_COUNTED) or 1)
+        counts = patches.counts(x[some], torch.get_num_threads()).astype(np.float64)
+        for number, own_counts in enumerate(counts.T, len(columns.n_categories)):
+            inputs.append((number, _edges(own_counts, weight[some], most_codes), none, ""))
     source, edges, ranks, parts = zip(*inputs, strict=True)
-    encoding = Encoding(len(source), max(map(len, edges)), max(map(len, ranks)), parts)
+    encoding = Encoding(len(source), max(map(len, edges)), max(map(len, ranks)), parts, patches)
     encoding.source.copy_(torch.tensor(source))
     for number, (own_edges, own_ranks) in enumerate(zip(edges, ranks, strict=True)):
         encoding.edges[number, : len(own_edges)] = torch.from_numpy(own_edges)

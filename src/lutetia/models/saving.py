@@ -28,6 +28,7 @@ from lutetia.files import path_of
 from lutetia.lut import checked_anchors
 from lutetia.models.building import KINDS, Model
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
+from lutetia.models.patches import Patches
 from lutetia.models.sizes import ModelSize
 from lutetia.models.votes import Votes
 from lutetia.nn import LUT, hold_int8, without_draws
@@ -223,5 +224,7 @@ def _check_tables(folder: Path, model: Model[Any]) -> None:
                 module.synapses  # noqa: B018  # checked as it is put together
             elif isinstance(module, Votes):
                 module.check_classes()
+            elif isinstance(module, Patches):
+                module.arrays()
         except ArgumentError as error:
             raise DataError(f"{folder / TENSORS}: {name}: {error}") from error

@@ -101,9 +101,11 @@ def gates_size(config: GateNetworkConfig) -> ModelSize:
 def tabular_size(config: TabularConfig) -> ModelSize:
     """The minimum size of a `Tabular`."""
     encoding = config.n_encoded * (1 + config.n_edges + config.n_categories)
+    if config.patch_counts:
+        encoding += config.patch_detectors * (4 * config.patch_pairs + 2) + 3 * config.patch_counts + 2
     if config.core == "tables":
         spread = _lut(config.spread_tables, config.spread_anchors, 1, config.spread_anchors)
-        tensors = 9 if config.spread_tables else 6
+        tensors = (9 if config.spread_tables else 6) + (5 if config.patch_counts else 0)
         return ModelSize(tensors, encoding + spread + _lut(config.n_tables, config.n_anchors, config.n_classes, config.n_anchors))
     reads = seen_bits(config.n_encoded, len(config.gate_codes), config.gate_hidden, False, config.gate_windows)
     layers = zip(reads, [*config.gate_hidden, config.n_tables], strict=True)

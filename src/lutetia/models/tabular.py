@@ -18,6 +18,7 @@ from lutetia.models.building import Model
 from lutetia.models.dates import date_text, has_times, part_text
 from lutetia.models.encoding import TOP, Encoding
 from lutetia.models.gates import Gates
+from lutetia.models.patches import Patches
 from lutetia.models.sizes import ModelSize, tabular_size
 from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.values import value_network
@@ -38,13 +39,17 @@ class Tabular(Model[TabularConfig]):
     """x [B, *input_shape], floats with NaN for what is missing, or uint8 as 0 to 1 -> scores [B, n_classes].
 
     Categories are given as their numbers. `encode` gives the codes that the tables compare with each other and with thresholds.
+    Of an image, codes of counts of patterns may follow those of the pixels: see `lutetia.models.patches`.
     """
 
     kind: ClassVar[str] = "tabular"
     config_class: ClassVar[type[TabularConfig]] = TabularConfig
 
     def _build(self, config: TabularConfig) -> None:
-        self.encoding = Encoding(config.n_encoded, config.n_edges, config.n_categories, config.parts)
+        patches = None
+        if config.patch_counts:
+            patches = Patches(config.input_shape, config.patch_detectors, config.patch_pairs, config.patch_counts)
+        self.encoding = Encoding(config.n_encoded, config.n_edges, config.n_categories, config.parts, patches)
         self.core: nn.Module
         self.spread: LUT | None = None
         if config.core == "tables":
@@ -139,7 +144,10 @@ class Tabular(Model[TabularConfig]):
 
     def input_name(self, encoded: int, names: Sequence[str]) -> str:
         """An encoded input by the names of the columns: `sold`, or a part of it, `sold: month`."""
-        name, part = names[int(self.encoding.source[encoded])], self.encoding.parts[encoded]
+        column, part = int(self.encoding.source[encoded]), self.encoding.parts[encoded]
+        if self.patches is not None and column >= self.n_columns:
+            return self.patches.name(column - self.n_columns)
+        name = names[column]
         return f"{name}: {part}" if part else name
 
     def order_text(self, left: int, right: int) -> str:
@@ -156,10 +164,24 @@ class Tabular(Model[TabularConfig]):
             own = [*own[: MOST_NAMED - 1], f"{len(own) - MOST_NAMED + 1} others"]
         return f"[{', '.join(['missing', *own])}]"
 
-    def by_column(self, relevance: Tensor) -> Tensor:
-        """Relevance of encoded inputs [..., n_encoded] added up for each column [..., n_columns]."""
-        total = relevance.new_zeros(*relevance.shape[:-1], self.n_columns)
-        return total.index_add(-1, self.encoding.source, relevance)
+    @property
+    def patches(self) -> Patches | None:
+        """What is counted in images, where that is so."""
+        return self.encoding.patches
+
+    def by_column(self, relevance: Tensor, x: Tensor | None = None) -> Tensor:
+        """Relevance of encoded inputs [..., n_encoded] added up for each column [..., n_columns]. That of counts goes to the
+        pixels where the patterns were found, which takes the images x [..., *input_shape]."""
+        if self.patches is None:
+            total = relevance.new_zeros(*relevance.shape[:-1], self.n_columns)
+            return total.index_add(-1, self.encoding.source, relevance)
+        shape = (*relevance.shape[:-1], *self.config.input_shape)
+        if x is None or x.shape != shape:
+            fail("x", x, f"the images {list(shape)} in which patterns were counted")
+        rows = relevance.reshape(-1, relevance.shape[-1])
+        total = rows.new_zeros(len(rows), self.n_columns + self.patches.n_counts).index_add(-1, self.encoding.source, rows)
+        found = self.patches.shares(total[:, self.n_columns :], x.reshape(len(rows), -1)).to(rows.dtype)
+        return (total[:, : self.n_columns] + found).reshape(*relevance.shape[:-1], self.n_columns)
 
     def network(self, weight_bits: int = 8, n_tables: int | None = None) -> LUTNetwork:
         """The integer model, whose circuit takes 8-bit codes; with `n_tables`, of the first tables only."""

@@ -11,6 +11,7 @@ from lutetia.lut import MAX_ANCHORS
 from lutetia.models.dates import PARTS
 from lutetia.models.fields import ModelConfig, check_number, sizes, whole_numbers
 from lutetia.models.gates_config import check_windows
+from lutetia.models.patches import MOST_PAIRS
 
 CORES = ("tables", "gates")
 
@@ -24,6 +25,7 @@ class TabularConfig(ModelConfig):
     The numbers of a regression were fitted to a `loss`, "quantile" to that `quantile`: see `lutetia._shared.losses`; with
     "poisson" the tables add up to logarithms. `monotone` says of each column whether the number, or the score of the second of
     two classes, was fitted never to fall as the column rises (1), never to rise (-1), or either (0).
+    Of an image, `patch_counts` numbers of patterns that `patch_detectors` find, by `patch_pairs` comparisons, may be columns too.
     A regression may have `spread_tables` more tables, of `spread_anchors` anchors, for how far off its numbers may be.
     `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that vote;
     `temperature` divides their counts. With `gate_windows` they see squares of an image of `gate_shape` (height, width).
@@ -38,6 +40,9 @@ class TabularConfig(ModelConfig):
     n_edges: int = 1
     n_categories: int = 0
     parts: tuple[str, ...] = ()
+    patch_detectors: int = 0
+    patch_pairs: int = 6
+    patch_counts: int = 0
     loss: str = "squared_error"
     quantile: float | None = None
     monotone: tuple[int, ...] = ()
@@ -62,6 +67,7 @@ class TabularConfig(ModelConfig):
         check_int("n_edges", self.n_edges, 0, 255)
         check_int("n_categories", self.n_categories, 0)
         object.__setattr__(self, "parts", check_parts(self.parts, self.n_encoded))
+        self._check_patches()
         if Loss(self.loss, self.quantile) != Loss() and (self.core != "tables" or self.n_classes != 1):
             fail("loss", self.loss, '"squared_error": only a regression has another')
         object.__setattr__(self, "monotone", whole_numbers("monotone", self.monotone, -1, 1))
@@ -87,6 +93,14 @@ class TabularConfig(ModelConfig):
             fail("gate_codes", list(self.gate_codes), 'none, as core is "tables"')
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)
+
+    def _check_patches(self) -> None:
+        check_int("patch_detectors", self.patch_detectors, 0)
+        check_int("patch_pairs", self.patch_pairs, 1, MOST_PAIRS)
+        check_int("patch_counts", self.patch_counts, 0)
+        if self.patch_counts and (self.core != "tables" or not self.patch_detectors or len(self.input_shape) < 2):
+            found = f"{self.patch_detectors} detectors on inputs {list(self.input_shape)} of {self.core}"
+            raise ArgumentError(f"patch_counts is {self.patch_counts} with {found}, expected detectors, images and tables")
 
 
 def check_parts(parts: object, n_encoded: int) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Att
         return Attribution(_occlusion(model, x, target), None)
     if isinstance(model, Tabular):  # what its tables compare are codes, of which a column may have several
         found = _attribute_batch(model.core, model.encode(x[None]), target, rule)
-        return Attribution(model.by_column(found.relevance).view(x.shape), found.absorbed)
+        return Attribution(model.by_column(found.relevance, x).view(x.shape), found.absorbed)
     return _attribute_batch(model, x[None], target, rule)
 
 
@@ -115,7 +115,7 @@ def attribute_rows(model: Tabular, x: Tensor, targets: Tensor, rule: str) -> Ten
         with torch.no_grad():
             seed = lead_seed(model.core(codes), wanted)
         result = relevance.attribute(model.core, codes, target=seed, rules=PRESETS[rule]())
-        parts.append(model.by_column(result[codes].detach()).view(rows.shape))
+        parts.append(model.by_column(result[codes].detach(), rows).view(rows.shape))
     return torch.cat(parts)
 
 

@@ -42,6 +42,8 @@ class Boosting:
     calibrate   whether a trial fit says by how much the scores of classes are divided
     intervals   whether more tables learn how far off each number may be
     loss        of numbers, and its quantile or its function: see `lutetia._shared.losses`
+    kinds       inputs at which others of a kind of their own begin: each kind is drawn as often, and compared with itself
+    patches     whether patterns in images are counted, too: see `lutetia.models.patches`
     shift       pixels by which images are moved, at most: each is fitted at all places in reach
     """
 
@@ -61,6 +63,8 @@ class Boosting:
     quantile: float | None = None
     function: Callable[..., Any] | None = None
     shift: int = 0
+    kinds: tuple[int, ...] = ()
+    patches: bool = False
     seed: int = 0
     threads: int = 1
 
@@ -200,12 +204,15 @@ def _sketched(missing: Array, directions: int, random: np.random.Generator) -> A
 
 
 def _drawer(random: np.random.Generator, tops: Array, settings: Boosting) -> Callable[[], Array]:
-    """Candidates int64 [c, 2] of inputs that vary."""
+    """Candidates int64 [c, 2] of inputs that vary, as many of each kind."""
     useful = np.flatnonzero(tops > 0)
     useful = useful if len(useful) else np.arange(len(tops))
-    count, n_inputs = settings.candidates, len(tops)
+    groups = [group for group in np.split(useful, np.searchsorted(useful, settings.kinds)) if len(group)]
+    ends = [settings.candidates * number // len(groups) for number in range(len(groups) + 1)]
+    shares = [(group, end - begin) for group, begin, end in zip(groups, ends, ends[1:], strict=False)]
+    n_inputs = len(tops)
 
-    def draw() -> Array:
+    def draw(useful: Array, count: int) -> Array:
         left = random.choice(useful, count)
         right = n_inputs + (random.random(count) * np.maximum(tops[left], 1)).astype(np.int64)
         pair = (random.random(count) < settings.pairs) & (len(useful) > 1)
@@ -214,7 +221,7 @@ def _drawer(random: np.random.Generator, tops: Array, settings: Boosting) -> Cal
         right[pair] = others
         return np.stack([left, right], 1)
 
-    return draw
+    return lambda: np.concatenate([draw(group, count) for group, count in shares])
 
 
 def _constrained(

@@ -101,6 +101,8 @@ def _plain(hint: object) -> Any:
 
 
 def _is(value: Any, kind: Any) -> bool:
+    if typing.get_origin(kind) is Union:
+        return any(_is(value, each) for each in typing.get_args(kind))
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     if kind is float:

@@ -70,6 +70,7 @@ def try_refit(model: Tabular, rows: TabularRows, n_tables: int, settings: Boosti
         return None
     some = replace(rows, x=rows.x.reshape(len(order), -1)).at(own)
     once = replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None, calibrate=False, intervals=False)
+    once = replace(once, patches=model.patches is not None)
     fresh, _ = fit_tabular(some, _shape(model), once)
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
     key = model.loss.key if model.is_regression else "balanced_accuracy" if settings.balanced else "accuracy"

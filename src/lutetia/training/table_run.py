@@ -33,6 +33,7 @@ from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_amo
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, has_colours_last, labelled_images
 from lutetia.training.intervals import interval_bounds
+from lutetia.training.patches import N_COUNTS, PatchTrial, can_have_patches, try_patches
 from lutetia.training.row_columns import RowColumns
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.shifts import moves
@@ -78,6 +79,7 @@ class TableSettings:
     query: str | None = None  # of a ranking: the column whose equal values are one query
     missing: list[str] = field(default_factory=list)  # words that stand for no value, besides NA, null, ?, ..
     shift: int | None = option(None, low=0, high=3)  # of images: pixels by which they are moved, at most, in the fit
+    patches: str | bool | None = option(None, choices=("auto", True, False))  # of images: whether patterns are counted
     skip_unusable: bool = False  # go on without damaged images and rows without a target
     test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
     split: str = option("random", choices=SPLITS)  # which rows: any, the latest, or whole groups
@@ -130,7 +132,8 @@ class TableConfig:
         """How tables are fitted, on the threads of torch."""
         fit = {name: value for name, value in dataclasses.asdict(self.fit).items() if name != "monotone"}  # of columns: `Shape`
         fit |= {"loss": RANKING} if self.data.task == "ranking" else {}
-        return Boosting(**fit, shift=self.data.shift or 0, threads=torch.get_num_threads())
+        shift, patches = self.data.shift or 0, self.data.patches is True
+        return Boosting(**fit, shift=shift, patches=patches, threads=torch.get_num_threads())
 
     def to_dict(self) -> dict[str, Any]:
         """As TOML has it: without what is None, or an empty table."""
@@ -206,6 +209,9 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     _check_loss(config, table)
     if config.data.shift and len(table.input_shape) < 2:
         raise DataError(f"data.shift is {config.data.shift}, expected 0: {config.data.path} holds no images")
+    if config.data.patches and not can_have_patches(table.input_shape):
+        told = f"{config.data.path} holds no images, or too small ones"
+        raise DataError(f"data.patches is {config.data.patches!r}, expected false: {told}")
     begun = time.perf_counter()
     shape = Shape(
         max(1, len(table.classes)),
@@ -218,6 +224,8 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     assert isinstance(samples, Samples)
     rows = learning_rows(samples)
     settings = config.boosting()
+    trial = try_patches(rows, shape, settings) if config.data.patches == "auto" else None
+    settings = dataclasses.replace(settings, patches=settings.patches or (trial is not None and trial.gains))
     own, held = (rows, None) if config.fit.patience is None else hold_out(rows, config.data.path)
     model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
     model.metadata = _metadata(table, rows, config)
@@ -233,6 +241,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "held_out_by": config.data.split_by,
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
+        **_patches_told(model, trial),
         **({} if table.classes else {"fit_loss": settings.loss, "quantile": config.fit.quantile}),
         "monotone": config.fit.monotone,
         "temperature": fitted.temperature,
@@ -270,6 +279,13 @@ def _monotone(config: TableConfig, table: LearningTable) -> tuple[int, ...]:
     if any(wanted.values()) and len(table.classes) > 2:
         raise DataError(f"fit.monotone is for numbers and two classes, and {config.data.path} has {len(table.classes)} classes")
     return tuple(wanted.get(name, 0) for name in table.features) if any(wanted.values()) else ()
+
+
+def _patches_told(model: Tabular, trial: PatchTrial | None) -> dict[str, Any]:
+    """How many patterns are counted in images, and what a trial said of them; nothing where nothing was tried or counted."""
+    counted = 0 if model.patches is None else model.patches.n_counts
+    told = None if trial is None else dataclasses.asdict(trial)
+    return {"patches": {"counts": counted, "trial": told}} if counted or told else {}
 
 
 def _check_loss(config: TableConfig, table: LearningTable) -> None:
@@ -381,7 +397,8 @@ def guess_config(
     if is_last:
         settings = dataclasses.replace(settings, colour_last=True)
     shift = _shift(table.input_shape, len(table.y)) if len(table.input_shape) > 1 else None
-    settings = dataclasses.replace(settings, shift=shift)
+    patches = "auto" if can_have_patches(table.input_shape) else None
+    settings = dataclasses.replace(settings, shift=shift, patches=patches)
     n_rows = len(table.y) * (1 - settings.test)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
     if table.query is not None:
@@ -399,7 +416,7 @@ def guess_config(
 
 def _shift(shape: tuple[int, ...], n: int) -> int:
     """By how many pixels images are best shifted: none where they are tiny, or would not fit into memory."""
-    return int(min(shape[-2:]) >= SMALLEST_SIDE and n * math.prod(shape) * len(moves(1)) <= MOST_CODES)
+    return int(min(shape[-2:]) >= SMALLEST_SIDE and n * (math.prod(shape) + N_COUNTS) * len(moves(1)) <= MOST_CODES)
 
 
 def _guess_images(path: Path, skip: bool) -> ImageSettings:

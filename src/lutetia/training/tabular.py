@@ -12,11 +12,12 @@ from torch import Tensor
 from lutetia._shared.losses import Loss
 from lutetia._shared.rankings import queries_of
 from lutetia.errors import fail
-from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
-from lutetia.training.boosting import Boosted, Boosting, Each, Validation, boost, score
+from lutetia.models import TOP_CODE, Columns, Encoding, Patches, Tabular, fit_encoding
+from lutetia.training.boosting import N_CONSTANTS, Boosted, Boosting, Each, Validation, boost, score
 from lutetia.training.calibration import best_temperature, held_out
 from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
 from lutetia.training.own_loss import OwnNumbers
+from lutetia.training.patches import choose_patches
 from lutetia.training.ranking import Rankings
 from lutetia.training.shifts import moved, moves
 from lutetia.training.splits import RANDOM, Split
@@ -99,12 +100,12 @@ class Shape:
         return np.array(self.monotone, np.int8)[encoding.source.numpy()] if any(self.monotone) else None
 
 
-def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE) -> Encoding:
-    """The encoding learned from rows."""
+def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE, patches: Patches | None = None) -> Encoding:
+    """The encoding learned from rows, and from what is counted in them."""
     target = np.eye(shape.n_classes)[rows.y] if shape.n_classes > 1 and any(shape.n_categories) else rows.y[:, None]
     constrained = {column for column, sign in enumerate(shape.monotone) if sign}  # a month does not rise with the date
     columns = Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories), shape.dates - constrained)
-    return fit_encoding(columns, most_codes)
+    return fit_encoding(columns, most_codes, patches)
 
 
 def learning_codes(encoding: Encoding, rows: TabularRows, shape: Shape, settings: Boosting) -> tuple[Array, Goal]:
@@ -130,20 +131,23 @@ def fit_tabular(
         rows, valid = rows.balanced(shape.n_classes), None if valid is None else valid.balanced(shape.n_classes)
     scale, offset = _units(rows, shape, settings.number_loss)
     own = replace(rows, y=(rows.y - offset) / scale) if shape.n_classes == 1 else rows
-    encoding = encode_rows(own, shape, most_codes)
+    patches = choose_patches(own, shape, settings.seed, settings.threads) if settings.patches else None
+    encoding = encode_rows(own, shape, most_codes, patches)
     codes, goal = learning_codes(encoding, own, shape, settings)
     held = None
     if valid is not None:
         target = replace(valid, y=(valid.y - offset) / scale) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes, 1, settings.number_loss))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
-    fitted = boost(codes, tops, goal, settings, signs=shape.signs(encoding), valid=held, each=each)
+    signs, kinds = shape.signs(encoding), () if patches is None else (len(shape.n_categories),)
+    fitted = boost(codes, tops, goal, replace(settings, kinds=kinds), signs=signs, valid=held, each=each)
     if settings.calibrate and shape.n_classes > 1:
         fitted.temperature = _temperature(rows, shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
     if settings.intervals and shape.n_classes == 1:
         parts = [Validation(codes, goal), *(() if held is None else (held,))]
         off = fit_spread(fitted, parts, tops, settings)
+    encoding = _used(encoding, [fitted, *(() if off is None else (off,))])
     fields = {} if off is None else {"spread_tables": len(off.anchors), "spread_anchors": off.anchors.shape[1]}
     fields |= {"loss": settings.loss, "quantile": settings.quantile} if shape.n_classes == 1 else {}
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors, **fields)
@@ -152,6 +156,29 @@ def fit_tabular(
     if off is not None:
         model.set_tables(*_rows_of(off, 1.0, off.base), model.spread)
     return model.eval(), fitted
+
+
+def _used(encoding: Encoding, fitted: list[Boosted]) -> Encoding:
+    """An encoding without the counts that no table asks for; the anchors of the tables are renumbered."""
+    if encoding.patches is None:
+        return encoding
+    n_inputs, n_counts = len(encoding.source), encoding.patches.n_counts
+    n_pixels = n_inputs - n_counts
+    asked = np.zeros(n_inputs, bool)
+    asked[:n_pixels] = True
+    for each in fitted:
+        asked[each.anchors[each.anchors < n_inputs]] = True
+    if not asked[n_pixels:].any():
+        asked[n_pixels] = True  # a model of patches has one count at least
+    numbers = np.concatenate([np.cumsum(asked) - 1, asked.sum() + np.arange(N_CONSTANTS)])
+    for each in fitted:
+        each.anchors = numbers[each.anchors]
+    kept, wanted = torch.from_numpy(asked), np.flatnonzero(asked[n_pixels:])
+    n_kept = int(asked.sum())
+    made = Encoding(n_kept, encoding.edges.shape[1], encoding.ranks.shape[1], (), encoding.patches.keep(wanted))
+    made.source.copy_(torch.arange(n_kept))
+    made.edges, made.ranks = encoding.edges[kept], encoding.ranks[kept]
+    return made
 
 
 def _rows_of(fitted: Boosted, scale: float, base: Array) -> tuple[Tensor, Tensor]:
@@ -189,6 +216,8 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
         "parts": encoding.parts if any(encoding.parts) else (),
     }
     sizes |= {"monotone": shape.monotone} if any(shape.monotone) else {}
+    if (patches := encoding.patches) is not None:
+        sizes |= {"patch_detectors": len(patches.pairs), "patch_pairs": patches.pairs.shape[1], "patch_counts": patches.n_counts}
     model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=seed, **sizes, **fields)
     model.encoding = encoding
     return model

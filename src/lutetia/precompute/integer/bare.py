@@ -18,6 +18,7 @@ import numpy as np
 from lutetia.precompute.integer.c_text import source
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.integer.language import IntegerTransformer
+from lutetia.precompute.integer.pixels import has_patches, pixel_inputs
 from lutetia.precompute.tools.hardware import EquivalenceError
 
 SECONDS = 120
@@ -105,14 +106,23 @@ def _emulated(folder: Path, title: str, machine: BareMachine, model: IntegerTran
     return {"instructions": answers[1][2] - answers[0][2], "emulator": machine.emulator}
 
 
+def _samples(model: IntegerClassifier, count: int) -> tuple[np.ndarray[Any, Any], bytes]:
+    """Random inputs, and what the program reads for them: the inputs themselves, or the pixels that they are made of."""
+    random = np.random.default_rng(0)
+    if has_patches(model):
+        pixels = random.integers(256, size=(count, model.model.n_columns))
+        return pixel_inputs(model, pixels), pixels.astype("<u1").tobytes()
+    x = random.integers(2**model.input_bits, size=(count, model.n_inputs))
+    return x, x.astype("<u1" if model.input_bits <= 8 else "<u2").tobytes()
+
+
 def _answers(folder: Path, emulator: str, model: IntegerTransformer | IntegerClassifier, count: int) -> tuple[bytes, bytes, int]:
     """What the program writes, what it should write, and the instructions it takes."""
     if isinstance(model, IntegerTransformer):
         prompt = bytes(min(value, model.vocab - 1) for value in b"\n")
         given, wanted = bytes([count]) + prompt, model.generate(prompt, count)
     else:
-        x = np.random.default_rng(0).integers(2**model.input_bits, size=(count, model.n_inputs))
-        given = x.astype("<u1" if model.input_bits <= 8 else "<u2").tobytes()
+        x, given = _samples(model, count)
         answers = [model(x).numpy(), *([] if model.half_width is None else [model.half_width(x)])]
         wanted = np.stack(answers, 1).astype("<i4").tobytes()
     done = subprocess.run(

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import ArgumentError
+from lutetia.precompute.integer.c_pixels import pixels_bytes, pixels_header, pixels_text
 from lutetia.precompute.integer.c_text import INCLUDES, array, define, n_bytes, smallest, source, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, TableStage
+from lutetia.precompute.integer.pixels import has_patches
 from lutetia.precompute.integer.scales import signed_bits
 
 Array = np.ndarray[Any, Any]
@@ -24,7 +26,7 @@ typedef {kind} input_t; /* 0 to LUTETIA_LARGEST */
 
 /* {says} */
 int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS]);
-{width}
+{width}{pixels}
 #endif
 """
 
@@ -112,6 +114,7 @@ def classifier_files(model: IntegerClassifier) -> dict[str, str]:
         *(part.text for part in parts),
         "int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS])\n{\n", declared, called, "}\n\n",
         width.text if width else "",
+        pixels_text(model) if has_patches(model) else "",
         source("classifier.c"),
     ])  # fmt: skip
     return {"model.c": program, "model.h": _header(model)}
@@ -123,9 +126,10 @@ def memory(model: IntegerClassifier) -> dict[str, int]:
     sums = sum(n_bytes(part.out) * len(stage.bias) for part, stage in zip(parts, model.stages, strict=True))
     given = model.n_inputs * n_bytes(_input_type(model))
     more = [] if width is None else [width]
+    flash, ram = pixels_bytes(model) if has_patches(model) else (0, 0)
     return {
-        "flash_table_bytes": sum(part.flash for part in [*parts, *more]),
-        "ram_bytes": given + sums + sum(n_bytes(part.out) for part in more) + max(part.ram for part in [*parts, *more]),
+        "flash_table_bytes": flash + sum(part.flash for part in [*parts, *more]),
+        "ram_bytes": ram + given + sums + sum(n_bytes(part.out) for part in more) + max(part.ram for part in [*parts, *more]),
     }
 
 
@@ -141,7 +145,8 @@ def _header(model: IntegerClassifier) -> str:
     about = title("A classifier of lookup tables: whole numbers in, a class out.")
     width = "" if (own := model.half_width) is None else WIDTH_HEADER
     width = LOG_WIDTH_HEADER.format(unit=repr(own.unit)) if own is not None and own.is_log else width
-    return HEADER.format(title=about, sizes=sizes, kind=_input_type(model), says=says, width=width)
+    pixels = pixels_header(model) if has_patches(model) else ""
+    return HEADER.format(title=about, sizes=sizes, kind=_input_type(model), says=says, width=width, pixels=pixels)
 
 
 def _check_number(model: IntegerClassifier, parts: list[StageText]) -> None:

@@ -138,7 +138,7 @@ def _codes(model: IntegerClassifier) -> dict[str, Array]:
     each; of categories the code of each. Where there are dates, PART [n_inputs] is that which an input is."""
     encoding = model.model.encoding
     all_edges, ranks, source_of = encoding.edges.cpu().numpy(), encoding.ranks.cpu().numpy(), encoding.source.cpu().numpy()
-    left, right, constant = _comparisons(model)
+    left, right, constant = comparisons(model)
     compared = {*left[right >= 0].tolist(), *right[right >= 0].tolist()}
     starts: list[int] = [0]
     edges: list[float] = []
@@ -167,7 +167,7 @@ def _codes(model: IntegerClassifier) -> dict[str, Array]:
     }
 
 
-def _comparisons(model: IntegerClassifier) -> list[Array]:
+def comparisons(model: IntegerClassifier) -> list[Array]:
     """Left, right and constant of all comparisons of inputs, int64 [n] each: those of the tables, and of the intervals."""
     first, width = model.stages[0], model.half_width
     assert isinstance(first, TableStage)

@@ -1,6 +1,6 @@
 /* Runs a model without a C library under the user mode of qemu: system calls, and the three functions that compilers call.
  *
- * A classifier reads samples as arrays of input_t and writes its answers as int32_t, each with the half width of its interval
+ * A classifier reads samples as arrays of input_t, or pixels as bytes, and writes its answers as int32_t, each with the half width of its interval
  * where it has one. A language model reads one byte, how many bytes to write, then the prompt.
  */
 #include "model.h"
@@ -80,8 +80,15 @@ void _start(void)
 {
 #ifdef LUTETIA_INPUTS
     static input_t x[LUTETIA_INPUTS];
+    int32_t answer;
+#ifdef LUTETIA_PIXELS
+    static uint8_t sample[LUTETIA_PIXELS];
+    while (take(sample, sizeof sample)) {
+        lutetia_encode(sample, x);
+#else
     while (take(x, sizeof x)) {
-        int32_t answer = lutetia_answer(x);
+#endif
+        answer = lutetia_answer(x);
         call(WRITE, 1, &answer, sizeof answer);
 #ifdef LUTETIA_INTERVALS
         answer = lutetia_half_width(x);

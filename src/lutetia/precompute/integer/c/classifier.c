@@ -2,6 +2,14 @@
 
 #ifndef LUTETIA_NO_MAIN
 
+#ifdef LUTETIA_PIXELS
+typedef uint8_t sample_t;
+enum { SAMPLE = LUTETIA_PIXELS, LARGEST = 255 };
+#else
+typedef input_t sample_t;
+enum { SAMPLE = LUTETIA_INPUTS, LARGEST = LUTETIA_LARGEST };
+#endif
+
 static int refuse(long line, const char *why, long value)
 {
     fprintf(stderr, "line %ld: ", line);
@@ -16,7 +24,7 @@ static int is_between(int c)
 }
 
 /* Reads one sample from a line, up to its end: 1, or 0 at the end of the input, or -1 after a message. */
-static int read_sample(input_t *x, long line)
+static int read_sample(sample_t *x, long line)
 {
     int c = getchar(), n = 0;
     if (c == EOF)
@@ -31,19 +39,19 @@ static int read_sample(input_t *x, long line)
             return -refuse(line, "the character of code %ld is no part of a whole number", c);
         for (; c >= '0' && c <= '9'; c = getchar()) {
             value = (value << 3) + (value << 1) + (c - '0');
-            if (value > LUTETIA_LARGEST)
-                return -refuse(line, "a number is larger than %ld, the largest input", LUTETIA_LARGEST);
+            if (value > LARGEST)
+                return -refuse(line, "a number is larger than %ld, the largest input", LARGEST);
         }
         if (!is_between(c) && c != '\n' && c != EOF)
             return -refuse(line, "the character of code %ld is no part of a whole number", c);
-        if (n < LUTETIA_INPUTS)
-            x[n] = (input_t)value;
+        if (n < SAMPLE)
+            x[n] = (sample_t)value;
         n++;
-        if (n > LUTETIA_INPUTS)
-            return -refuse(line, "there are more than %ld numbers", LUTETIA_INPUTS);
+        if (n > SAMPLE)
+            return -refuse(line, "there are more than %ld numbers", SAMPLE);
     }
-    if (n < LUTETIA_INPUTS) {
-        fprintf(stderr, "line %ld: there are %d numbers, expected %d\n", line, n, LUTETIA_INPUTS);
+    if (n < SAMPLE) {
+        fprintf(stderr, "line %ld: there are %d numbers, expected %d\n", line, n, SAMPLE);
         return -1;
     }
     return 1;
@@ -51,15 +59,23 @@ static int read_sample(input_t *x, long line)
 
 int main(int argc, char **argv)
 {
+    static sample_t sample[SAMPLE];
+#ifdef LUTETIA_PIXELS
     static input_t x[LUTETIA_INPUTS];
+#else
+    const input_t *x = sample;
+#endif
     long line = 1;
     int got;
     if (argc > 1) {
         fprintf(stderr, "usage: %s < SAMPLES\none sample a line, %d whole numbers from 0 to %d; writes one answer a line\n", argv[0],
-                LUTETIA_INPUTS, LUTETIA_LARGEST);
+                SAMPLE, LARGEST);
         return 2;
     }
-    while ((got = read_sample(x, line)) > 0) {
+    while ((got = read_sample(sample, line)) > 0) {
+#ifdef LUTETIA_PIXELS
+        lutetia_encode(sample, x);
+#endif
 #ifdef LUTETIA_WIDTH_UNIT
         printf("%ld %ld\n", (long)lutetia_answer(x), (long)lutetia_half_width(x)); /* which have different units */
 #elif defined LUTETIA_INTERVALS
