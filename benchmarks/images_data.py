@@ -1,4 +1,4 @@
-"""Sets of images: scikit-learn's digits, squares of its two photos, drawn shapes, and MNIST from a folder."""
+"""Sets of images: scikit-learn's digits, also placed anywhere, squares of its photos, drawn shapes and textures, and MNIST."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ SIDE = 16  # pixels of a square of a photo
 STRIP = 80  # pixels of a strip of a photo, of which each fourth is tested
 SHAPES, SHAPE_SIDE = 4000, 20  # drawn images, and their pixels across
 SOME = 10_000  # images of MNIST in the small set
+PLACED_SIDE = 28  # pixels of an image in which a digit lies anywhere
+TEXTURES, TEXTURE_SIDE = 2400, 24
 
 
 class ImageSet(NamedTuple):
@@ -28,7 +30,7 @@ class ImageSet(NamedTuple):
 
 def load_sets(folder: Path | None) -> list[ImageSet]:
     """All sets, those of MNIST from a folder with its four files (.gz)."""
-    sets = [digits(), photos(), shapes()]
+    sets = [digits(), placed_digits(), photos(), shapes(), textures()]
     if folder is None:
         return sets
     parts = [
@@ -46,6 +48,21 @@ def digits() -> ImageSet:
     found = load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
     return _cut("digits", found.images[order].astype(np.uint8), found.target[order])
+
+
+def placed_digits() -> ImageSet:
+    """The same digits, each pixel twice as high and wide, anywhere in an image of 28 × 28 pixels."""
+    found, random = digits(), np.random.default_rng(1)
+
+    def placed(x: Array) -> Array:
+        images = np.zeros((len(x), PLACED_SIDE, PLACED_SIDE), np.uint8)
+        for image, own in zip(images, x, strict=True):
+            large = np.kron(own * 15, np.ones((2, 2), np.uint8))
+            top, left = random.integers(0, PLACED_SIDE - len(large) + 1, 2)
+            image[top : top + len(large), left : left + len(large)] = large
+        return images
+
+    return found._replace(name="digits anywhere", x=placed(found.x), test_x=placed(found.test_x))
 
 
 def photos() -> ImageSet:
@@ -82,6 +99,36 @@ def shapes() -> ImageSet:
         drawn = np.where(_inside(kind, down, right), ink[:, None, None], ground[:, None, None])
         image[:] = np.clip(drawn + random.normal(0, 12, drawn.shape), 0, 255)
     return _cut("shapes", x, y)
+
+
+def textures() -> ImageSet:
+    """Stripes, checks, dots, bricks, waves or a weave, of many scales and directions, with noise; a quarter is tested."""
+    random = np.random.default_rng(2)
+    rows, columns = np.mgrid[:TEXTURE_SIDE, :TEXTURE_SIDE].astype(np.float64)
+    x = np.empty((TEXTURES, TEXTURE_SIDE, TEXTURE_SIDE), np.uint8)
+    y = random.integers(0, 6, TEXTURES)
+    for image, kind in zip(x, y.tolist(), strict=True):
+        period, turn = random.uniform(4, 7), random.uniform(-0.5, 0.5)
+        down = (rows * np.cos(turn) - columns * np.sin(turn)) / period + random.uniform(0, 1)
+        right = (rows * np.sin(turn) + columns * np.cos(turn)) / period + random.uniform(0, 1)
+        drawn = _texture(kind, down, right)
+        level, contrast = random.uniform(70, 180), random.uniform(25, 70) * random.choice([-1, 1])
+        image[:] = np.clip(level + contrast * drawn + random.normal(0, 15, drawn.shape), 0, 255)
+    return _cut("textures", x, y)
+
+
+def _texture(kind: int, down: Array, right: Array) -> Array:
+    """A pattern of period 1, from 0 to 1."""
+    a, b = down % 1, right % 1
+    odd = np.floor(down) % 2
+    return (
+        (a < 0.5) * 1.0,
+        ((a < 0.5) ^ (b < 0.5)) * 1.0,
+        ((a - 0.5) ** 2 + (b - 0.5) ** 2 < 0.09) * 1.0,
+        ((a < 0.25) | ((right + odd / 2) % 1 < 0.2)) * 1.0,
+        0.5 + 0.5 * np.sin(2 * np.pi * (down + 0.3 * np.sin(2 * np.pi * right))),
+        np.where(((np.floor(down) + np.floor(right)) % 2) == 0, (a > 0.3) * 1.0, (b > 0.3) * 1.0),
+    )[kind]
 
 
 def _inside(kind: int, down: Array, right: Array) -> Array:

@@ -15,15 +15,16 @@ import numpy as np
 
 from lutetia._shared.markup import Html, tag
 from lutetia._shared.pages import Article, Section, article, asset, packed
-from lutetia.models import Tabular, has_times
+from lutetia.models import REGION_CELLS, Tabular, has_times
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
 from lutetia.precompute.integer.intervals import HalfWidth
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
+from lutetia.precompute.integer.pixels import has_patches, whole_edges
 from lutetia.precompute.integer.sampling import weights
 
 PACKAGE = "lutetia.precompute.integer"
 LANGUAGE = ("arrays.js", "language.js", "writing.js")
-IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
+IMAGE = ("arrays.js", "classifier.js", "patches.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
@@ -34,6 +35,7 @@ NUMBER = "How far the answer would fall if a table gave its average row instead:
 LEAD = "How far the answer's lead would fall if a table gave its average row instead: orange for the answer, blue against it."
 COMPARED = " Choose a table to see it alone. A line joins two pixels that it compares; a circle alone is compared with a number; "
 COMPARED += "filled means greater."
+FOUND = " Boxes are where a pattern of a chosen table was found."
 MOST_LABELS = 1 << 10  # values of an input that are shown in the unit of the data
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +47,7 @@ def page(model: IntegerTransformer | IntegerClassifier, title: str, figures: dic
         return _document(Article(title, lead, figures or {}, [_writing()], no_script=NO_SCRIPT), LANGUAGE, _language(model))
     is_image = len(_shape(model)) > 1
     lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. "
-    lead += "Draw, and it answers." if is_image else "Move a slider, and it answers."
+    lead += "Draw or open an image, and it answers." if is_image else "Move a slider, and it answers."
     sections = [_answering(model)]
     return _document(
         Article(title, lead, figures or {}, sections, no_script=NO_SCRIPT), IMAGE if is_image else NUMBERS, _classifier(model)
@@ -119,6 +121,9 @@ def _answering(model: IntegerClassifier) -> Section:
         tag("canvas", id="image", tabindex=0, role="img", aria_label="An image to draw on", aria_describedby="keys"),
         tag("div", tag("button", "Clear", type="button", id="clear"),
             tag("label", tag("input", type="checkbox", id="erase"), "erase"), tint, class_="row"),
+        tag("label", "Open an image", for_="file"),
+        tag("input", type="file", id="file", accept="image/*"),
+        tag("p", id="opened", class_="small", aria_live="polite"),
         tag("p", keys, id="keys", class_="small"),
     ] if is_image else [tag("ul", id="sliders", class_="sliders")]  # fmt: skip
     told = [
@@ -129,7 +134,7 @@ def _answering(model: IntegerClassifier) -> Section:
     ]
     reasons = [
         tag("h3", "Tables that counted most"),
-        tag("p", _effects(model) + (COMPARED if is_image else ""), class_="small"),
+        tag("p", _effects(model) + (COMPARED if is_image else "") + (FOUND if has_patches(model) else ""), class_="small"),
         tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),
         tag("ul", id="loud", class_="bars loud"),
     ]  # fmt: skip
@@ -192,8 +197,22 @@ def _classifier(model: IntegerClassifier) -> dict[str, Any]:
         "unit": float(model.graph.nodes[model.graph.output].edge.scale[0]),
         "halfWidth": _half_width(model.half_width),
         "isLog": _is_log(model),
+        "patches": _patches(model) if has_patches(model) else None,
         **_inputs(model, metadata),
     }
+
+
+def _patches(model: IntegerClassifier) -> dict[str, Any]:
+    """What is counted in images: see `lutetia.models.patches`."""
+    patches = model.model.patches
+    pairs, plane, threshold, counted = patches.arrays()
+    edges = whole_edges(model)
+    return {
+        "shape": list(patches.shape), "nPairs": pairs.shape[1], "pairs": _numbers(pairs), "plane": _numbers(plane),
+        "threshold": _numbers(threshold), "counted": _numbers(counted), "regions": list(REGION_CELLS),
+        "names": [patches.name(number) for number in range(patches.n_counts)],
+        "edges": _numbers(np.concatenate(edges)), "starts": _numbers(np.cumsum([0, *map(len, edges)])),
+    }  # fmt: skip
 
 
 def _half_width(width: HalfWidth | None) -> dict[str, Any] | None:
@@ -231,7 +250,8 @@ def _shape(model: IntegerClassifier) -> list[int]:
     pixels = list(range(math.prod(shape)))
     is_whole = len(pixels) == model.n_inputs
     if isinstance(model.model, Tabular):
-        is_whole = model.model.encoding.source.tolist() == pixels
+        is_whole = model.model.encoding.source.tolist()[: len(pixels)] == pixels
+        is_whole &= model.model.patches is not None or len(pixels) == model.n_inputs
     return shape if is_whole else [model.n_inputs]
 
 
@@ -246,7 +266,8 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
         features = [] if is_image else [model.model.input_name(number, titles) for number in range(len(source))]
         edges = [_edges(model.model, number) for number in range(len(source))]
         span = [float(metadata.get(key, end)) for key, end in (("input_low", 0.0), ("input_high", 1.0))] if is_image else []
-        labels = {str(number): _codes(model.model, number, top) for number, top in enumerate(encoding.tops().tolist())}
+        n_told = model.model.n_columns if is_image else len(source)  # counts are told as the whole numbers that they are
+        labels = {str(number): _codes(model.model, number, top) for number, top in enumerate(encoding.tops().tolist()[:n_told])}
         columns = [] if is_image else _columns(model.model, titles)
         tops = encoding.tops().tolist()
         return {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}

@@ -10,10 +10,13 @@ Object.assign(window.lutetia, { sample: () => Array.from(x), loudest: () => loud
 const className = (number) => model.classes[number] ?? String(number);
 const CHANNELS = model.shape.length === 3 && model.shape[0] === 3 ? ["red of ", "green of ", "blue of "] : [];
 const channelName = (number) => CHANNELS[Math.floor(number / (model.shape.at(-1) * model.shape.at(-2)))] ?? "";
-const inputName = (number) => model.features[number] ?? (model.shape.length > 1 ? `${channelName(number)}pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
+const inputName = (number) => model.features[number] ?? model.patches?.names[number - nPixels] ?? (model.shape.length > 1 ? `${channelName(number)}pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
 
 // What an input is compared with: in the unit of the data where that is known.
 const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? model.labels[input]?.[constant] ?? constant;
+
+// How often a pattern has to be found, to be above an edge of its count.
+const countEdge = (input, constant) => model.patches.edges[model.patches.starts[input] + constant - 1] ?? constant;
 
 function signed(score) {
   return score.toLocaleString("en").replace("-", "−");
@@ -82,7 +85,7 @@ function nearest(found) {
 function comparisonText({ left, right, constant, answer: yes }) {
   const column = categoriesOf(left);
   if (column && (right < 0 || column.inputs.includes(right))) return categoryText(column, left, right, constant, yes);
-  const other = right < 0 ? constantName(left, constant) : inputName(right) + (model.columns.length ? " by rank" : "");
+  const other = right < 0 ? (model.patches && left >= nPixels ? countEdge(left, constant) : constantName(left, constant)) : inputName(right) + (model.columns.length || right >= nPixels ? " by rank" : "");
   if (right < 0 && other === "missing") return `${inputName(left)} is ${yes ? "known" : "missing"}`;
   return `${inputName(left)} ${yes ? ">" : "≤"} ${other}`;
 }
