@@ -85,7 +85,7 @@ function nearest(found) {
 function comparisonText({ left, right, constant, answer: yes }) {
   const column = categoriesOf(left);
   if (column && (right < 0 || column.inputs.includes(right))) return categoryText(column, left, right, constant, yes);
-  const other = right < 0 ? (model.patches && left >= nPixels ? countEdge(left, constant) : constantName(left, constant)) : inputName(right) + (model.columns.length || right >= nPixels ? " by rank" : "");
+  const other = right < 0 ? (model.patches && left >= nPixels ? countEdge(left, constant) : constantName(left, constant)) : inputName(right) + (model.columns.length || (model.patches && right >= nPixels) ? " by rank" : "");
   if (right < 0 && other === "missing") return `${inputName(left)} is ${yes ? "known" : "missing"}`;
   return `${inputName(left)} ${yes ? ">" : "≤"} ${other}`;
 }
