@@ -4,7 +4,7 @@ Ours is fitted as `lutetia train FILE.npz` fits it, but to all images of the tra
 of patterns where its own trial says so. "Pixels" is the same without patterns, "unshifted" also without shifted images and with
 500 tables, so that it sees what the others see: pixels from 0 to 1, as they are. LightGBM and the SVM also get histograms of
 oriented gradients (HOG), and the network is trained for as much processor time as ours. Default settings, two threads each.
-Seconds are those of the processor, for the fit and for all predictions. MNIST is added by --data FOLDER with its four files (.gz).
+Seconds are those of the processor, for the fit and for all predictions. --data FOLDER adds MNIST, its four files (.gz).
 Claimed: an accuracy of at least the best boosting method's on each set, also of those on HOG.
 
     lutetia bench images [--quick] [--json] [--save] [-- --data FOLDER --sets "digits;shapes" --methods "Lutetia;LightGBM"]

@@ -31,7 +31,7 @@ from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_intervals import built_bounds, circuit_interval
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
-from lutetia.cli.build_tables import Refit, kept_tables, measured, output_unit, without_unseen
+from lutetia.cli.build_tables import Refit, kept_tables, measured, output_unit, refuse_patches, without_unseen
 from lutetia.cli.guard import UsageError
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
@@ -205,6 +205,7 @@ def _model(checkpoint: Path) -> Classifier:
         raise DataError(f"{checkpoint} holds a language model, which is built as a program: --target {' or '.join(PROGRAMS)}")
     if not isinstance(model, Classifier):
         raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier, a VotesClassifier or a Tabular")
+    refuse_patches(model, checkpoint)
     return model
 
 

@@ -21,7 +21,7 @@ from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
 from lutetia.cli.build_intervals import built_bounds, circuit_interval, circuit_text, program_interval, program_text
-from lutetia.cli.build_tables import Refit, first_tables, output_unit
+from lutetia.cli.build_tables import Refit, first_tables, output_unit, refuse_patches
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
@@ -50,6 +50,8 @@ SIMULATED = 8  # bytes of a language model
 def run_program_build(request: BuildRequest) -> dict[str, Any]:
     """Write the folder of a `BuildRequest` that was checked, and return the report."""
     model = whole_model(request)
+    if request.target != "c":
+        refuse_patches(model.model, request.checkpoint)
     report = facts(model, request)
     if request.target == "c":
         texts = c_files(model)
@@ -164,6 +166,8 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) 
         loss = {"left_out": f"not measured ({text})"} if isinstance(text, str) else {"left_out": "", **model.report(text)}
         return {**told, "kind": "language", "widths": model.widths(), "loss": loss}
     input_facts = {"inputs": model.n_inputs, "outputs": model.n_outputs, "input": model.network.encoder.to_dict()}
+    if isinstance(model.model, Tabular) and model.model.patches is not None:
+        input_facts["pixels"] = model.model.n_columns
     widths = {f"stage {number}": stage.bits for number, stage in enumerate(model.stages)}
     input_facts["output_unit"] = output_unit(model.network)
     input_facts["is_log"] = isinstance(model.model, Tabular) and model.model.loss.is_log
@@ -207,6 +211,8 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
         else:
             say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
             say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")
+            if "pixels" in report:
+                say("samples", f"one image a line: {report['pixels']:,} pixels from 0 to 255, channel by channel, row by row")
     elif report["kind"] == "language":
         cycles, simulated = report["cycles_per_byte"], report["simulated"]
         say("cycles", f"{cycles['first']:,} for the first byte, {cycles['filled']:,} when the window is filled, "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lutetia.cli.build_data import Measured
 from lutetia.cli.guard import UsageError
+from lutetia.errors import ArgumentError
 from lutetia.models import Tabular
 from lutetia.precompute import LUTNetwork
 from lutetia.training import Boosting, RefitTrial, learning_rows, refit_tables, try_refit
@@ -57,6 +59,16 @@ def kept_tables(
     if wanted is None:
         used["fewer"] = _fewer(model, count, weight_bits, data, refit)
     return kept.network, used
+
+
+def refuse_patches(model: object, checkpoint: Path) -> None:
+    """Refuse a circuit of a model that counts patterns in images: at every position of the image it would need a detector."""
+    if isinstance(model, Tabular) and model.patches is not None:
+        counts = f"{model.patches.n_counts:,} patterns in each image"
+        raise ArgumentError(
+            f"{checkpoint} counts {counts}, which circuits do not: build a program, --target c, or train without patterns for a "
+            "circuit: lutetia train DATA --set data.patches=false"
+        )
 
 
 def tables_that_fit(model: Tabular, weight_bits: int) -> int:

@@ -38,12 +38,19 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
         "best": state.get("best"),
         "files": read_manifest(folder, MANIFEST_FORMAT)["files"],
         "can_be_built": not obstacle,
-        "build_targets": [] if obstacle else [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS],
+        "build_targets": [] if obstacle else _targets(model),
         "why_not": obstacle,
     }
     if show:
         _show(result)
     return result
+
+
+def _targets(model: Model[Any]) -> list[str]:
+    """What `lutetia build` can make of a model that it can build."""
+    if isinstance(model, Tabular) and model.patches is not None:
+        return ["c"]
+    return [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS]
 
 
 def build_obstacle(model: Model[Any]) -> str:

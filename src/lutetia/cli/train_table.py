@@ -219,9 +219,8 @@ def _images_text(config: TableConfig, shape: tuple[int, ...]) -> str:
         if config.data.shift
         else ""
     )
-    return (
-        f"images {resized} {shape[-2]} × {shape[-1]} pixels{colours}{moved} (data.size, data.colour and data.shift in the config)"
-    )
+    where = "data.size, data.colour, data.shift and data.patches in the config"
+    return f"images {resized} {shape[-2]} × {shape[-1]} pixels{colours}{moved} ({where})"
 
 
 def show_table(summary: dict[str, Any]) -> None:
@@ -230,6 +229,8 @@ def show_table(summary: dict[str, Any]) -> None:
     screen.print(
         f"{summary['tables']} tables in {duration_text(summary['seconds'])}, {summary['weights']:,} weights", soft_wrap=True
     )
+    if "patches" in summary:
+        screen.print(_patches_text(**summary["patches"]), soft_wrap=True)
     if summary["temperature"] > 1:
         why = "on rows that a trial did not see, probabilities were too high"
         screen.print(f"scores divided by {summary['temperature']:.2f}: {why}", soft_wrap=True)
@@ -247,6 +248,15 @@ def show_table(summary: dict[str, Any]) -> None:
             screen.print(f"      {one_line(rare)} is rare and mostly missed: {hint}", soft_wrap=True, markup=False)
     screen.print(f"model {summary['checkpoint']}", soft_wrap=True)
     screen.print(f"edit  {Path(summary['out']) / 'config.toml'}", soft_wrap=True)
+
+
+def _patches_text(counts: int, trial: dict[str, Any] | None) -> str:
+    """What is counted in images, and what a trial said of that."""
+    said = f"patterns are counted in each image, in {counts:,} ways" if counts else "pixels are compared, no patterns counted"
+    if trial is None:
+        return said
+    why = f"{trial['patches']:.4f} with patterns, {trial['pixels']:.4f} without, on {trial['rows']:,} images"
+    return f"{said}: in a trial the loss was {why}"
 
 
 def missed_class(measured: dict[str, Any]) -> str | None:

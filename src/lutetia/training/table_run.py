@@ -224,7 +224,8 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     assert isinstance(samples, Samples)
     rows = learning_rows(samples)
     settings = config.boosting()
-    trial = try_patches(rows, shape, settings) if config.data.patches == "auto" else None
+    watch = None if each is None else lambda done, losses: each(0, losses)  # a trial is no progress of the fit
+    trial = try_patches(rows, shape, settings, watch) if config.data.patches == "auto" else None
     settings = dataclasses.replace(settings, patches=settings.patches or (trial is not None and trial.gains))
     own, held = (rows, None) if config.fit.patience is None else hold_out(rows, config.data.path)
     model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)

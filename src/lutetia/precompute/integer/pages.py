@@ -264,12 +264,12 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
         is_image = len(_shape(model)) > 1
         titles = names or [f"x{column}" for column in range(model.model.n_columns)]
         features = [] if is_image else [model.model.input_name(number, titles) for number in range(len(source))]
-        edges = [_edges(model.model, number) for number in range(len(source))]
         span = [float(metadata.get(key, end)) for key, end in (("input_low", 0.0), ("input_high", 1.0))] if is_image else []
-        n_told = model.model.n_columns if is_image else len(source)  # counts are told as the whole numbers that they are
-        labels = {str(number): _codes(model.model, number, top) for number, top in enumerate(encoding.tops().tolist()[:n_told])}
-        columns = [] if is_image else _columns(model.model, titles)
         tops = encoding.tops().tolist()
+        n_told = model.model.n_columns if is_image else len(source)  # counts are told as the whole numbers that they are
+        edges = [_edges(model.model, number) for number in range(n_told)]
+        labels = {str(number): _codes(model.model, number, top) for number, top in enumerate([] if is_image else tops)}
+        columns = [] if is_image else _columns(model.model, titles)
         return {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
     values = getattr(model.network.encoder, "values", None)
     known = values is not None and 2**model.input_bits <= MOST_LABELS and len(_shape(model)) == 1

@@ -13,7 +13,7 @@ const channelName = (number) => CHANNELS[Math.floor(number / (model.shape.at(-1)
 const inputName = (number) => model.features[number] ?? model.patches?.names[number - nPixels] ?? (model.shape.length > 1 ? `${channelName(number)}pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
 
 // What an input is compared with: in the unit of the data where that is known.
-const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? model.labels[input]?.[constant] ?? constant;
+const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? model.labels[input]?.[constant] ?? (constant === 0 && model.edges[input] ? "missing" : constant);
 
 // How often a pattern has to be found, to be above an edge of its count.
 const countEdge = (input, constant) => model.patches.edges[model.patches.starts[input] + constant - 1] ?? constant;
