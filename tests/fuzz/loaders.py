@@ -104,6 +104,16 @@ def tabular(**fields: Any) -> models.Tabular:
     return model
 
 
+def patches() -> models.Tabular:
+    fields: dict[str, Any] = {"patch_detectors": 2, "patch_pairs": 2, "patch_counts": 3}
+    model = models.Tabular(input_shape=(8, 8), n_tables=4, n_anchors=2, n_encoded=67, n_edges=2, seed=0, **fields)
+    model.encoding.source.copy_(torch.arange(67))
+    assert model.patches is not None
+    model.patches.pairs.copy_(torch.arange(16).reshape(2, 2, 4) % 5)
+    model.patches.counted.copy_(torch.tensor([[0, 1, 0], [0, 3, 4], [1, 2, 20]]))
+    return model
+
+
 def use_model(folder: Path) -> None:
     model = models.load(folder / "model")
     if isinstance(model, models.LUTTransformer):
@@ -353,6 +363,7 @@ LOADERS: dict[str, Loader] = {
     "tabular_spread": model_loader(
         lambda: tabular(n_classes=1, n_anchors=2, spread_tables=2, spread_anchors=2, parts=("", "", "month"), monotone=(1, 0, -1))
     ),
+    "tabular_patches": model_loader(patches),
     "tabular_gates": model_loader(lambda: tabular(core="gates", n_anchors=2, gate_codes=(1, 2), gate_hidden=(3,))),
     "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),
     "checkpoint": Loader(
