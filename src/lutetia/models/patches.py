@@ -99,7 +99,7 @@ class Patches(nn.Module):
         """Relevance of counts [n, n_counts] as that of pixels, float64 [n, pixels]: divided among the positions where a pattern
         was found, or where it was not among all of its region, and there among the pixels that are compared."""
         levels, arrays = self.levels(x.detach().flatten(1).cpu().double().numpy()), self.arrays()
-        heat = np.zeros(levels.shape)
+        heat: Array = np.zeros(levels.shape)
         for image, own, values in zip(levels, heat, relevance.detach().cpu().double().numpy(), strict=True):
             self._share(image, values, own, arrays)
         return torch.from_numpy(heat.reshape(len(heat), -1)).to(relevance.device)
