@@ -232,10 +232,10 @@ def images_sentence(result: Result) -> str:
     """What was fitted, and which claims do not hold."""
     return (
         "Ours is what `lutetia train` fits: patterns counted where its own trial says so, each image also shifted by a pixel, "
-        "1,000 tables; *pixels* without patterns, *unshifted* with 500 tables and images as they are, which the others see, too. HOG: "
-        "histograms of oriented gradients. CNN: four small convolutions, trained for the processor time of our fit. MNIST: its "
-        "10,000 test images; photos: strips of them; others: a quarter. Patterns were chosen on other sets, shift and number of "
-        f"tables on digits, photos, shapes and MNIST.{not_reached(result)}"
+        "1,000 tables; *pixels* without patterns, *unshifted* with 500 tables and images as they are, which the others see, too. "
+        "HOG: histograms of oriented gradients. CNN: four small convolutions, trained for the processor time of our fit. MNIST: "
+        "its 10,000 test images; photos: strips of them; others: a quarter. Patterns were chosen on other sets, shift and number "
+        f"of tables on digits, photos, shapes and MNIST.{not_reached(result)}"
     )
 
 

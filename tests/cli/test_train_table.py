@@ -475,7 +475,7 @@ def test_photos_of_several_sizes_in_colour(tmp_path: Path, capsys: Capture) -> N
     run = tmp_path / "run"
     assert main(["train", str(tmp_path / "photos"), "--out", str(run), "--set", "fit.n_tables=20"]) == 0
     assert (
-        " pixels, in colour, fitted also when shifted by 1 pixel (data.size, data.colour and data.shift in the config)"
+        " pixels, in colour, fitted also when shifted by 1 pixel (data.size, data.colour, data.shift and data.patches in the config)"
         in capsys.readouterr().out
     )
     assert tomllib.loads((run / "config.toml").read_text())["data"]["colour"] is True
