@@ -405,7 +405,8 @@ def test_tables_that_are_kept_are_fitted_again(
     monkeypatch.setattr(build, "CHECK", ())
     run = tmp_path / "run"
     settings = [f"--set=fit.{each}" for each in ("n_tables=200", "n_anchors=3", "rate=0.03")]
-    told(capsys, "train", folder / "digits", "--out", run, *settings, "--set=data.test=0", "--set=data.shift=0")
+    settings += [f"--set=data.{each}" for each in ("test=0", "shift=0", "patches=false")]
+    told(capsys, "train", folder / "digits", "--out", run, *settings)
     built = told(capsys, "build", run, "--out", tmp_path / "circuit", "--tables", 3)
     cut, kept = built["boosted_tables"]["cut"], built["accuracy"]
     assert cut["float_accuracy"] == kept["float_accuracy"]  # that of the whole model

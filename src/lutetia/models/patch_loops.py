@@ -10,11 +10,12 @@ GRID = 4  # an image is cut into 4 × 4 cells; quarters and the whole image are 
 
 
 @jit(nogil=True)
-def count(levels, pairs, plane, threshold, starts, counted, found, begin, end):  # type: ignore[no-untyped-def]
+def count(levels, detectors, starts, found, begin, end):  # type: ignore[no-untyped-def]
     """Counts of a range of images: levels int16 [n, C, H, W], found int32 [n, n_counts].
 
-    The counts from starts[d] to starts[d + 1] are those of detector d; counted int64 [n_counts, 3].
+    `detectors` are pairs, plane, threshold and counted, int64; from starts[d] to starts[d + 1] are the counts of detector d.
     """
+    pairs, plane, threshold, counted = detectors
     _, _, height, width = levels.shape
     n_addresses = 1 << pairs.shape[1]
     held = np.empty((GRID * GRID, n_addresses), np.int32)

@@ -89,10 +89,10 @@ class Patches(nn.Module):
         """Images float64 [n, pixels] -> int32 [n, n_counts]."""
         from lutetia.models import patch_loops  # compiled: other models are used without loading numba
 
-        pairs, plane, threshold, counted = self.arrays()
-        found = np.empty((len(x), len(counted)), np.int32)
-        starts = np.searchsorted(counted[:, 0], np.arange(len(pairs) + 1))
-        spread(threads, len(x), patch_loops.count, self.levels(x), pairs, plane, threshold, starts, counted, found)
+        detectors = self.arrays()
+        found = np.empty((len(x), self.n_counts), np.int32)
+        starts = np.searchsorted(detectors[3][:, 0], np.arange(len(self.pairs) + 1))
+        spread(threads, len(x), patch_loops.count, self.levels(x), detectors, starts, found)
         return found
 
     def shares(self, relevance: Tensor, x: Tensor) -> Tensor:
