@@ -234,8 +234,8 @@ def images_sentence(result: Result) -> str:
         "Ours is what `lutetia train` fits: patterns counted where its own trial says so, each image also shifted by a pixel, "
         "1,000 tables; *pixels* without patterns, *unshifted* with 500 tables and images as they are, which the others see, too. "
         "HOG: histograms of oriented gradients. CNN: four small convolutions, trained for the processor time of our fit. MNIST: "
-        "its 10,000 test images; photos: strips of them; others: a quarter. Patterns were chosen on other sets, shift and number "
-        f"of tables on digits, photos, shapes and MNIST.{not_reached(result)}"
+        "its 10,000 test images; photos: strips of them; others: a quarter. Patterns were chosen on other sets and other "
+        f"images of MNIST, shift and number of tables on digits, photos, shapes and MNIST.{not_reached(result)}"
     )
 
 
