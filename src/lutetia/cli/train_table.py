@@ -23,6 +23,7 @@ from lutetia.training import (
     Data,
     LearningTable,
     TableConfig,
+    check_fit,
     duration_text,
     guess_config,
     holds_table_run,
@@ -85,6 +86,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         config, file = make_table_config(read_toml(path), str(path)), None
     config = _with(config, request.settings, str(path), guessed=is_table(path))
     opened = open_table(config, folder, file=file if config.data.path == str(path) else None)
+    check_fit(config, opened[0])  # before the screen says what would be done
     if show:
         is_guess = request.target is None and is_table(path) and path.suffix.lower() != ".npz"
         show_types(config, folder, opened, guessed=is_guess)
