@@ -164,7 +164,9 @@ def test_what_a_config_cannot_ask_for(people: Path, tmp_path: Path, capsys: Capt
     assert not (tmp_path / "run" / "config.toml").exists()
 
 
-def test_a_wrong_constraint_is_refused_before_the_screen_says_that_it_holds(people: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_a_wrong_constraint_is_refused_before_the_screen_says_that_it_holds(
+    people: Path, tmp_path: Path, capsys: Capture
+) -> None:
     from lutetia.cli import main
 
     assert main(["train", str(people), "--out", str(tmp_path / "run"), "--set", "fit.monotone={prise=1}"]) == 1

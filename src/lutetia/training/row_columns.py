@@ -78,7 +78,11 @@ class RowReader:
         if wanted.by in self.dates.unused:
             raise DataError(f"data.split_by is {wanted.by!r}: {self.dates.unused[wanted.by]}")
         order = self.dates.orders.get(wanted.by)
-        key = self._numbers(wanted.by, "a number or a date") if order is None else dated(values, order, self._where(wanted.by), self.lines)
+        key = (
+            self._numbers(wanted.by, "a number or a date")
+            if order is None
+            else dated(values, order, self._where(wanted.by), self.lines)
+        )
         self._refuse(wanted.by, np.isnan(key))
         return Split(wanted.split, key)
 
