@@ -166,7 +166,7 @@ def test_a_circuit_says_what_its_number_is(data: Path, capsys: Capture) -> None:
     assert "Poisson deviance: model" in shown.out + shown.err
     page = (out / "summary.html").read_text()
     assert "Poisson deviance of the circuit" in page
-    assert "output, times: a logarithm" in page
+    assert "logarithm of visits for each 1 of out_data" in page
     interval = json.loads((out / "verilog" / "manifest.json").read_text())["interval"]
     assert interval == json.loads((out / "report.json").read_text())["interval"]
     assert (interval["whole"], interval["least"]) == (None, 0)
@@ -176,7 +176,7 @@ def test_a_circuit_says_what_its_number_is(data: Path, capsys: Capture) -> None:
     place = -(-9 * (len(test) + 1) // 10)  # of 261 errors of test rows, that of nine in ten
     assert interval["half_width"] == pytest.approx(np.sort(np.abs(counts - test.y))[place - 1])
     assert "of the prediction itself, from 0 at least" in shown.out + shown.err
-    assert "9 of 10 within, of exp of the output" in page
+    assert "9 of 10 test rows within, from 0 at least" in page
 
 
 def test_a_page_says_that_tables_add_up_to_a_logarithm(data: Path, open_page: OpenPage, capsys: Capture) -> None:
