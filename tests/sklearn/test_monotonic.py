@@ -128,7 +128,9 @@ def test_a_run_keeps_its_constraint_to_the_circuit(people: Path, tmp_path: Path,
     assert (steps(model.decision_function, x, "age") < 0).any()
     kept = told(capsys, "build", out, "--target", "c", "--tables", 12, "--refit", "--out", tmp_path / "c")
     assert kept
-    assert "was fitted with fit.monotone" in error(capsys, "build", out, "--drop-unseen", "--out", tmp_path / "built")
+    assert "would break fit.monotone of this model: build without it" in error(
+        capsys, "build", out, "--drop-unseen", "--out", tmp_path / "built"
+    )
     assert not (tmp_path / "built").exists()
 
 
