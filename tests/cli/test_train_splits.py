@@ -62,6 +62,14 @@ def test_dates_and_a_random_split_are_said_with_what_to_type(stays: Path, tmp_pa
     shown = capsys.readouterr().out
     assert "256 rows to fit, 64 rows to test, the latest by seen on\n" in shown
     assert "drawn at random" not in shown
+    assert main(train(stays, tmp_path / "last", "data.split=latest")) == 0
+    shown = capsys.readouterr().out
+    assert "rows to test, the last of the file\n" in shown
+    assert "the file is not in the order of seen on; to test on its latest rows: --set 'data.split_by=\"seen on\"'\n" in shown
+    head, *rows = stays.read_text().splitlines(keepends=True)
+    (tmp_path / "sorted.csv").write_text(head + "".join(sorted(rows)))
+    assert main(train(tmp_path / "sorted.csv", tmp_path / "d", "data.split=latest")) == 0
+    assert "in the order of" not in capsys.readouterr().out
     assert main(["evaluate", str(tmp_path / "b")]) == 0
     assert "64 samples of the test split, the latest by seen on\n" in capsys.readouterr().out
     assert "data.split is 'newest', expected one of 'random', 'latest', 'groups'" in error(

@@ -160,10 +160,8 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
     if told := monotone_text(config.fit.monotone, table.classes):
         screen.print(f"  {told} (fit.monotone)", soft_wrap=True)
-    if table.dates and config.data.split == "random" and config.data.test:
-        by = _setting("data.split_by", table.features[min(table.dates)])
-        why = "rows to test are drawn at random, also between the dates of others"
-        screen.print(f"{why}; to test on the latest: --set data.split=latest --set {by}", soft_wrap=True)
+    if told := _latest_text(config, table):
+        screen.print(told, soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if table.skipped:
@@ -175,7 +173,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
 
 def _rows_text(part: Any) -> str:
     """How many rows a split has, and of a ranking how many queries."""
-    rows = f"{len(part)} row{'' if len(part) == 1 else 's'}"
+    rows = f"{len(part):,} row{'' if len(part) == 1 else 's'}"
     if part.query is None:
         return rows
     count = len(np.unique(part.query))
@@ -190,6 +188,20 @@ def monotone_text(signs: Mapping[str, int], classes: Sequence[str]) -> str:
         names = [one_line(name) for name, own in signs.items() if own == sign]
         told += [f"never {verb} as {' or '.join(names)} rises"] if names else []
     return f"{what} {', and '.join(told)}" if told else ""
+
+
+def _latest_text(config: TableConfig, table: LearningTable) -> str:
+    """That rows to test are not the latest though the file has dates, and what to type; empty where no date is passed over."""
+    if not table.dates or not config.data.test or config.data.split_by is not None:
+        return ""
+    column = min(table.dates)
+    name, dates = table.features[column], table.x[:, column]
+    by = f"--set {_setting('data.split_by', name)}"
+    if config.data.split == "random":
+        why = "rows to test are drawn at random, also between the dates of others"
+        return f"{why}; to test on the latest: --set data.split=latest {by}"
+    is_sorted = config.data.split != "latest" or (np.diff(dates[~np.isnan(dates)]) >= 0).all()
+    return "" if is_sorted else f"the file is not in the order of {one_line(name)}; to test on its latest rows: {by}"
 
 
 def _setting(key: str, name: str) -> str:
