@@ -88,11 +88,15 @@ def test_quantiles(data: Path, capsys: Capture) -> None:
     known, truth = told(capsys, "evaluate", run, data), pandas.read_csv(data)["visits"]
     assert known["pinball"] == pytest.approx(mean_pinball_loss(truth, [row["value"] for row in rows], alpha=0.9), rel=1e-5)
     main(["predict", str(run), str(data)])
-    assert "the 90% quantile" in capsys.readouterr().out
+    shown = capsys.readouterr().out.splitlines()
+    assert "the 90% quantile" in shown[0]
+    assert shown[0].index("visits", 12) == shown[10].index("visits", 12)  # row 0 and row 10, one below the other
     main(["evaluate", str(run)])
     assert "how far the pinball loss rises" in capsys.readouterr().out
     main(["info", str(run)])
-    assert "the 90% quantile of visits" in capsys.readouterr().out
+    told_of = capsys.readouterr().out
+    assert "the 90% quantile of visits" in told_of
+    assert "input      2 columns, 1 of categories\n" in told_of
 
 
 @pytest.mark.parametrize(
