@@ -97,3 +97,13 @@ def test_the_trial_for_a_circuit_holds_out_whole_groups(
     assert seen[0].split.kind == "groups"
     assert len(np.unique(seen[0].split.key)) < 80
     assert np.ptp(seen[0].weight) > 0
+
+
+def test_rows_without_a_weight_or_a_date_are_not_said_to_lack_a_target(tmp_path: Path, capsys: Capture) -> None:
+    rows = [f"2023-01-{1 + n % 28:02},{n % 7},{'' if n == 5 else 1 + n % 3},{n % 2}\n" for n in range(60)]
+    (tmp_path / "a.csv").write_text("seen,a,share,y\n" + "".join(rows))
+    asked = ("data.skip_unusable=true", "data.weight=share", "fit.n_tables=3", "fit.monotone={seen=1}")
+    assert main(train(tmp_path / "a.csv", tmp_path / "run", *asked)) == 0
+    shown = capsys.readouterr().out
+    assert "skipped 1 row without a target or without share: line 7 (data.skip_unusable in the config)\n" in shown
+    assert "  seen is compared as a date alone, not by its month or weekday\n" in shown

@@ -160,12 +160,17 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
     if told := monotone_text(config.fit.monotone, table.classes):
         screen.print(f"  {told} (fit.monotone)", soft_wrap=True)
+        for name in (table.features[number] for number in table.dates):
+            if config.fit.monotone.get(name):
+                screen.print(f"  {one_line(name)} is compared as a date alone, not by its month or weekday", soft_wrap=True)
     if told := _latest_text(config, table):
         screen.print(told, soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if table.skipped:
-        screen.print(_skipped_text(table.skipped, (folder / config.data.path).is_dir()), soft_wrap=True)
+        images = (folder / config.data.path).is_dir()
+        lacks = "" if images else f" without {_lacking(config)}"
+        screen.print(_skipped_text(table.skipped, "damaged image" if images else "row", lacks), soft_wrap=True)
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
@@ -216,10 +221,15 @@ def held_out_text(split: str, by: str | None) -> str:
     return f"whole groups by {of}" if split == "groups" else f"the latest by {of}" if by else "the last of the file"
 
 
-def _skipped_text(skipped: list[str], images: bool) -> str:
+def _lacking(config: TableConfig) -> str:
+    """What rows that are skipped lack: "a target", or one of several columns that each row needs."""
+    others = [one_line(name) for name in config.data.reading.rows.names.values()]
+    return f"a target or without {' or '.join(others)}" if others else "a target"
+
+
+def _skipped_text(skipped: list[str], kind: str, lacks: str) -> str:
     """What is not learned from: "skipped 2 rows without a target: line 3, line 8"."""
-    kind = "damaged image" if images else "row"
-    count = f"{len(skipped):,} {kind}{'' if len(skipped) == 1 else 's'}{'' if images else ' without a target'}"
+    count = f"{len(skipped):,} {kind}{'' if len(skipped) == 1 else 's'}{lacks}"
     more = f" and {len(skipped) - SHOWN_SKIPPED:,} more" if len(skipped) > SHOWN_SKIPPED else ""
     return f"skipped {count}: {', '.join(map(one_line, skipped[:SHOWN_SKIPPED]))}{more} (data.skip_unusable in the config)"
 
