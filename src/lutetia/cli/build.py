@@ -304,7 +304,7 @@ def _output_port(model: Classifier, network: LUTNetwork) -> dict[str, Any] | Non
 
 
 def _port(edge: StreamEdge, number: int, name: str) -> dict[str, Any]:
-    domain, first, end = edge.domains[number], *edge.offsets[number : number + 2].tolist()
+    domain, (first, end) = edge.domains[number], edge.offsets[number : number + 2].tolist()
     return {"name": name, "bits": [end - 1, first], "low": domain.low, "high": domain.high, "signed": domain.signed}
 
 
