@@ -145,3 +145,11 @@ def test_require_tells_absent_from_broken(tmp_path: Path, monkeypatch: pytest.Mo
     assert "broken_thing, which cannot be imported (No module named 'no_such_module_at_all')" in str(caught.value)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
     assert "broken_thing" not in sys.modules
+
+
+def test_a_hint_searches_all_names_and_lists_the_first() -> None:
+    names = [f"column {n}" for n in range(30)] + ["price"]
+    assert errors.did_you_mean("prise", names) == "did you mean price?"
+    assert errors.did_you_mean("x", names).endswith("column 18, column 19 and 11 more")
+    assert errors.did_you_mean("x", ["a", "b"]) == "expected one of a, b"
+    assert errors.did_you_mean("x", []) == "none has a name"

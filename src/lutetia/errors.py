@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_INT32 = 2**31 - 1
+MOST_NAMES = 20  # that a message lists
 LONGEST_REPR = 100  # a message is for reading: a list of a million numbers is cut here
 
 
@@ -142,9 +143,12 @@ def check_choice(name: str, value: object, choices: Sequence[Any]) -> None:
 
 
 def did_you_mean(word: object, names: Collection[str]) -> str:
-    """The most similar name, or all of them if none is similar: the end of a message about an unknown name."""
+    """The most similar name, or the first of them if none is similar: the end of a message about an unknown name."""
+    if not names:
+        return "none has a name"
     near = difflib.get_close_matches(str(word), names, n=1)
-    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(list(names)[:MOST_NAMES])}{more}"
 
 
 def check_range(name: str, value: Any, low: float | None = None, high: float | None = None) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 
+from lutetia._shared.numbers import short_number
 from lutetia.cli import main
 from lutetia.cli.build_page import _interface
 from said import error, told
@@ -56,9 +57,25 @@ def test_codes_have_ports_too(run: Path, tmp_path: Path, capsys: Capture) -> Non
     assert [port["bits"] for port in built["ports"]] == [[7, 0], [15, 8], [23, 16]]
 
 
+def test_the_summary_says_what_the_number_of_a_regression_is(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    settings = [f"--set=fit.{name}" for name in ("n_tables=2", "n_anchors=2")]
+    assert main(["train", str(run.parent / "sensor.csv"), "--target", "tilt", "--out", str(tmp_path / "run"), *settings]) == 0
+    capsys.readouterr()
+    built = told(capsys, "build", tmp_path / "run", "--out", tmp_path / "out", *BUILD)
+    port, unit = built["output_port"], built["output_unit"]
+    assert (port["name"], port["signed"]) == ("tilt", True)
+    assert -99 <= port["low"] * unit < 0 < port["high"] * unit <= 99
+    page = (tmp_path / "out" / "summary.html").read_text(encoding="utf-8")
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", page)
+    told_of = cells[cells.index("bits of out_data") + 2 :][:3]
+    assert told_of[0] == f"tilt = out_data × {short_number(unit, 6)}"
+    assert told_of[1:] == [f"{port['bits'][0]}:0", f"{port['low']:,} to {port['high']:,} (two’s complement)"]
+    assert "tilt for each 1 of out_data" in page
+
+
 def test_what_does_not_fit_is_refused_before_anything_is_written(run: Path, tmp_path: Path, capsys: Capture) -> None:
     given = ("build", run, "--out", tmp_path / "out", "--input-bits")
-    assert "column '<i>mic</i>' goes from" in error(capsys, *given, 11)
+    assert error(capsys, *given, 11).endswith("to 2047, what 11 bits hold: this column needs 12\n")
     assert "columns.c takes values as they are" in error(capsys, *given, 12, "--target", "c")
     assert not (tmp_path / "out").exists()
 

@@ -175,6 +175,14 @@ def test_classes_have_recall_precision_and_what_they_are_confused_with(trained: 
     assert main(["evaluate", str(run), "--html", str(page.with_suffix(".txt"))]) == 2
 
 
+def test_large_counts_are_written_as_people_do() -> None:
+    classes = [{"class": name, "samples": 4000, "right": 2500, "predicted": 4000} for name in ("a", "b")]
+    confused = [{"class": "a", "as": "b", "samples": 1500}]
+    first, *_, last = class_lines({"classes": classes, "confused": confused, "balanced_accuracy": 0.625})
+    assert first == "a   62.50%  2,500 of 4,000 correct, precision 62.50%"
+    assert last == "confused most: a read as b (1,500 times)"
+
+
 def test_names_of_classes_are_escaped_and_many_classes_shortened(tmp_path: Path) -> None:
     names = ["<b>bold</b>", *(f"class {number}" for number in range(60))]
     classes = [{"class": name, "samples": 4, "right": 1 + at % 3, "predicted": 4} for at, name in enumerate(names)]

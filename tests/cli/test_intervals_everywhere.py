@@ -156,7 +156,7 @@ def test_fewer_tables_are_measured_anew(place: Path, tmp_path: Path, capsys: Cap
     assert (interval["whole"] - 1) * unit < interval["half_width"]
     for language in ("verilog", "vhdl"):
         assert json.loads((tmp_path / "few" / language / "manifest.json").read_text())["interval"] == interval
-    assert f"±{interval['whole']:,} of the output" in (tmp_path / "few" / "summary.html").read_text("utf-8")
+    assert f"±{interval['whole']:,} of out_data" in (tmp_path / "few" / "summary.html").read_text("utf-8")
     c = told(capsys, "build", run, "--target", "c", "--tables", 4, "--no-refit", "--out", tmp_path / "c")["interval"]
     assert c["half_width"] > half_widths(model, np.zeros((1, 4)))[0]
     assert c["inside"] == pytest.approx(0.9, abs=0.03)

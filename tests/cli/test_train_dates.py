@@ -95,7 +95,7 @@ def test_reasons_name_the_parts_and_relevance_the_column(shop: Path, run: Path, 
     assert main(["explain", str(run), str(shop / "shop.csv"), "--row", "1"]) == 0
     assert "sold = 202" in capsys.readouterr().out
     assert main(["info", str(run)]) == 0
-    assert "2 numbers, 1 of them a date" in capsys.readouterr().out
+    assert "input      2 columns, 1 of dates\n" in capsys.readouterr().out
 
 
 def test_a_run_is_an_estimator_and_a_program_takes_ranks(shop: Path, run: Path, tmp_path: Path, capsys: Capture) -> None:

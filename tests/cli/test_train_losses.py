@@ -88,11 +88,15 @@ def test_quantiles(data: Path, capsys: Capture) -> None:
     known, truth = told(capsys, "evaluate", run, data), pandas.read_csv(data)["visits"]
     assert known["pinball"] == pytest.approx(mean_pinball_loss(truth, [row["value"] for row in rows], alpha=0.9), rel=1e-5)
     main(["predict", str(run), str(data)])
-    assert "the 90% quantile" in capsys.readouterr().out
+    shown = capsys.readouterr().out.splitlines()
+    assert "the 90% quantile" in shown[0]
+    assert shown[0].index("visits", 12) == shown[10].index("visits", 12)  # row 0 and row 10, one below the other
     main(["evaluate", str(run)])
     assert "how far the pinball loss rises" in capsys.readouterr().out
     main(["info", str(run)])
-    assert "the 90% quantile of visits" in capsys.readouterr().out
+    told_of = capsys.readouterr().out
+    assert "the 90% quantile of visits" in told_of
+    assert "input      2 columns, 1 of categories\n" in told_of
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,7 @@ def test_a_circuit_says_what_its_number_is(data: Path, capsys: Capture) -> None:
     assert "Poisson deviance: model" in shown.out + shown.err
     page = (out / "summary.html").read_text()
     assert "Poisson deviance of the circuit" in page
-    assert "output, times: a logarithm" in page
+    assert "logarithm of visits for each 1 of out_data" in page
     interval = json.loads((out / "verilog" / "manifest.json").read_text())["interval"]
     assert interval == json.loads((out / "report.json").read_text())["interval"]
     assert (interval["whole"], interval["least"]) == (None, 0)
@@ -176,7 +180,7 @@ def test_a_circuit_says_what_its_number_is(data: Path, capsys: Capture) -> None:
     place = -(-9 * (len(test) + 1) // 10)  # of 261 errors of test rows, that of nine in ten
     assert interval["half_width"] == pytest.approx(np.sort(np.abs(counts - test.y))[place - 1])
     assert "of the prediction itself, from 0 at least" in shown.out + shown.err
-    assert "9 of 10 within, of exp of the output" in page
+    assert "9 of 10 test rows within, from 0 at least" in page
 
 
 def test_a_page_says_that_tables_add_up_to_a_logarithm(data: Path, open_page: OpenPage, capsys: Capture) -> None:

@@ -34,6 +34,7 @@ def test_intervals_fit_the_row(tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     assert main(["train", str(tmp_path / "known.csv"), "--out", str(run), *TABLES]) == 0
     shown = capsys.readouterr().out
+    assert "2,400 rows to fit, 600 rows to test\n" in shown
     assert tomllib.loads((run / "config.toml").read_text())["fit"]["intervals"] is True
     known = load(run).metadata
     rows = told(capsys, "predict", run, tmp_path / "new.csv")["predictions"]

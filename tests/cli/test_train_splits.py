@@ -62,6 +62,14 @@ def test_dates_and_a_random_split_are_said_with_what_to_type(stays: Path, tmp_pa
     shown = capsys.readouterr().out
     assert "256 rows to fit, 64 rows to test, the latest by seen on\n" in shown
     assert "drawn at random" not in shown
+    assert main(train(stays, tmp_path / "last", "data.split=latest")) == 0
+    shown = capsys.readouterr().out
+    assert "rows to test, the last of the file\n" in shown
+    assert "the file is not in the order of seen on; to test on its latest rows: --set 'data.split_by=\"seen on\"'\n" in shown
+    head, *rows = stays.read_text().splitlines(keepends=True)
+    (tmp_path / "sorted.csv").write_text(head + "".join(sorted(rows)))
+    assert main(train(tmp_path / "sorted.csv", tmp_path / "d", "data.split=latest")) == 0
+    assert "in the order of" not in capsys.readouterr().out
     assert main(["evaluate", str(tmp_path / "b")]) == 0
     assert "64 samples of the test split, the latest by seen on\n" in capsys.readouterr().out
     assert "data.split is 'newest', expected one of 'random', 'latest', 'groups'" in error(
@@ -89,3 +97,13 @@ def test_the_trial_for_a_circuit_holds_out_whole_groups(
     assert seen[0].split.kind == "groups"
     assert len(np.unique(seen[0].split.key)) < 80
     assert np.ptp(seen[0].weight) > 0
+
+
+def test_rows_without_a_weight_or_a_date_are_not_said_to_lack_a_target(tmp_path: Path, capsys: Capture) -> None:
+    rows = [f"2023-01-{1 + n % 28:02},{n % 7},{'' if n == 5 else 1 + n % 3},{n % 2}\n" for n in range(60)]
+    (tmp_path / "a.csv").write_text("seen,a,share,y\n" + "".join(rows))
+    asked = ("data.skip_unusable=true", "data.weight=share", "fit.n_tables=3", "fit.monotone={seen=1}")
+    assert main(train(tmp_path / "a.csv", tmp_path / "run", *asked)) == 0
+    shown = capsys.readouterr().out
+    assert "skipped 1 row without a target or without share: line 7 (data.skip_unusable in the config)\n" in shown
+    assert "  seen is compared as a date alone, not by its month or weekday\n" in shown

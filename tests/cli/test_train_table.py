@@ -390,7 +390,8 @@ def test_a_model_too_large_for_a_quick_circuit_is_cut(
     assert cut["accuracy"]["float_accuracy"] > 0.85  # that of the whole model
     assert main(["build", str(wine_run), "--out", str(tmp_path / "cut")]) == 0
     tried = used["refit"]
-    again = f"fitted again ({tried['again']:.1%} with a second fit, {tried['cut']:.1%} without, on 28 held-out training rows)"
+    worth = {key: f"accuracy {tried[key]:.1%}" for key in ("again", "cut")}
+    again = f"fitted again ({worth['again']} with a second fit, {worth['cut']} without, on 28 held-out training rows)"
     assert f"the first {used['used']} of 20 tables, {again}; --tables sets how many" in capsys.readouterr().out
     whole = told(capsys, "build", wine_run, "--out", tmp_path / "whole", "--tables", 20)
     assert whole["boosted_tables"] == {"all": 20, "used": 20}

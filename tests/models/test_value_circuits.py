@@ -110,7 +110,7 @@ def test_pixels_are_values_from_0_to_255() -> None:
 @pytest.mark.parametrize(
     ("change", "bits", "said"),
     [
-        ({}, 9, r"column 'tilt' goes from -\d+ to \d+, expected at most -256 to 255, what 9 bits hold"),
+        ({}, 9, r"column 'tilt' goes from -\d+ to \d+, expected at most -256 to 255, what 9 bits hold: this column needs 1\d$"),
         ({}, 17, "bits is 17"),
         ({"sound": lambda frame: frame["sound"] / 7}, 10, r"column 'sound' has fractions \(it is compared with [\d.]+\)"),
         (

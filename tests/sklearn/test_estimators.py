@@ -306,7 +306,10 @@ def test_explanations_name_columns_and_thresholds(wine: Any, fitted: LUTClassifi
     assert explained.features == list(wine.data.columns)
     first = explained.comparisons[0][0]
     assert first.feature in explained.features
-    assert first.feature in explained.to_text(0)
+    said = explained.to_text(0).splitlines()
+    assert said[0] == f"for {fitted.predict(wine.data[:1])[0]}:"
+    assert len(said) == 11
+    assert first.feature in said[6]
     assert fitted.explain(wine.data[:1], target="Barbera").targets == [0]
     with pytest.raises(ValueError, match="Barbera"):
         fitted.explain(wine.data[:1], target="Merlot")

@@ -77,7 +77,8 @@ def test_nothing_constrained_is_no_constraint() -> None:
         ([1, 0, 2], "expected -1, 0 or 1"),
         ([1, 0, "up"], "expected -1, 0 or 1"),
         ([True, False, False], "expected -1, 0 or 1"),
-        ({"weight": 1}, "'weight', which is not a column"),
+        ({"weight": 1}, "'weight', which is not a column of the training data: expected one of age, price"),
+        ({"prise": 1}, r"did you mean price\?"),
         ({"age": "up"}, "expected -1, 0 or 1"),
         (1, r"shape \(\)"),
     ],
@@ -127,7 +128,9 @@ def test_a_run_keeps_its_constraint_to_the_circuit(people: Path, tmp_path: Path,
     assert (steps(model.decision_function, x, "age") < 0).any()
     kept = told(capsys, "build", out, "--target", "c", "--tables", 12, "--refit", "--out", tmp_path / "c")
     assert kept
-    assert "was fitted with fit.monotone" in error(capsys, "build", out, "--drop-unseen", "--out", tmp_path / "built")
+    assert "would break fit.monotone of this model: build without it" in error(
+        capsys, "build", out, "--drop-unseen", "--out", tmp_path / "built"
+    )
     assert not (tmp_path / "built").exists()
 
 
@@ -147,7 +150,9 @@ def test_the_command_says_what_is_constrained(people: Path, tmp_path: Path, caps
     [
         ("fit.monotone={age=2}", "'age' is 2, expected -1, 0 or 1"),
         ("fit.monotone={age=true}", "'age' is True, expected -1, 0 or 1"),
-        ("fit.monotone={nobody=1}", "'nobody', which is not an input of"),
+        ("fit.monotone={nobody=1}", "people.csv: expected one of age, price, kind"),
+        ("fit.monotone={prise=1}", "'prise', which is not an input of"),
+        ("fit.monotone={prise=1}", "people.csv: did you mean price?"),
         ("fit.monotone={kind=1}", "'kind', which holds categories"),
         ("fit.monotone=[1]", "fit.monotone is [1], expected a table"),
         ('data.leave_out=["age"]', "'age', which is not an input of"),
@@ -159,3 +164,12 @@ def test_what_a_config_cannot_ask_for(people: Path, tmp_path: Path, capsys: Capt
     said = error(capsys, "train", people, "--out", tmp_path / "run", *ask, "--set", setting)
     assert message in said
     assert not (tmp_path / "run" / "config.toml").exists()
+
+
+def test_a_wrong_constraint_is_refused_before_the_screen_says_that_it_holds(
+    people: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    from lutetia.cli import main
+
+    assert main(["train", str(people), "--out", str(tmp_path / "run"), "--set", "fit.monotone={prise=1}"]) == 1
+    assert capsys.readouterr().out == ""

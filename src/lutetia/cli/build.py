@@ -50,6 +50,7 @@ from lutetia.precompute import (
     Graph,
     Hardware,
     LUTNetwork,
+    StreamEdge,
     Table,
     count_votes,
     encoder,
@@ -272,6 +273,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "boosted_tables": used,
         "unseen": unseen,
         "output_unit": output_unit(network),
+        "output_port": _output_port(model, network),
         "interval": interval,
         "is_log": isinstance(model, Tabular) and model.loss.is_log,
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
@@ -289,18 +291,22 @@ def _ports(model: Classifier, network: LUTNetwork) -> list[dict[str, Any]]:
         names, categories = [f"{model.input_name(number, names)}, code" for number in range(edge.channels)], {}
     if len(names) != edge.channels:
         return []
-    last = (edge.offsets[1:] - 1).tolist()
     return [
-        {
-            "name": name,
-            "bits": [last[number], int(edge.offsets[number])],
-            "low": edge.domains[number].low,
-            "high": edge.domains[number].high,
-            "signed": edge.domains[number].signed,
-            "categories": [str(each) for each in categories.get(str(number), ())],  # by their numbers
-        }
+        {**_port(edge, number, name), "categories": [str(each) for each in categories.get(str(number), ())]}  # by their numbers
         for number, name in enumerate(names)
     ]
+
+
+def _output_port(model: Classifier, network: LUTNetwork) -> dict[str, Any] | None:
+    """The same of the number that a regression gives, on `out_data`; None for classes."""
+    if not isinstance(model, Tabular) or not model.is_regression:
+        return None
+    return {**_port(network.graph.output_edge, 0, model.title or "the prediction"), "categories": []}
+
+
+def _port(edge: StreamEdge, number: int, name: str) -> dict[str, Any]:
+    domain, (first, end) = edge.domains[number], edge.offsets[number : number + 2].tolist()
+    return {"name": name, "bits": [end - 1, first], "low": domain.low, "high": domain.high, "signed": domain.signed}
 
 
 def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[str, Any]:

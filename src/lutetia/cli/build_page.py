@@ -16,6 +16,7 @@ from lutetia.report import CellTable, Check, Circuit, Decision, Decisions, Part,
 MOST_PARTS = 200  # that are drawn
 MOST_PORTS = 64  # inputs that are listed
 MOST_CATEGORIES = 16  # of an input
+OUT = "What comes out"
 HANDSHAKE = (
     "A sample is accepted at a rising edge of clk at which in_valid and in_ready are both high, an answer given at one at which "
     "out_valid and out_ready are. rst is synchronous, active high."
@@ -100,13 +101,18 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _output(report: dict[str, Any]) -> str:
-    return "output, times: a logarithm" if report.get("is_log") else "output, times"
+    return f"{_predicted(report)} for each 1 of out_data"
+
+
+def _predicted(report: dict[str, Any]) -> str:
+    name = report["output_port"]["name"]
+    return f"logarithm of {name}" if report.get("is_log") else name
 
 
 def _within(interval: dict[str, Any]) -> dict[str, str]:
     if interval["whole"] is None:
-        return {"9 of 10 within, of exp of the output, from 0 at least": f"±{short_number(interval['half_width'])}"}
-    return {f"9 of 10 within, ±{interval['whole']:,} of the output": f"±{short_number(interval['half_width'])}"}
+        return {"9 of 10 test rows within, from 0 at least": f"±{short_number(interval['half_width'])}"}
+    return {f"9 of 10 test rows within, ±{interval['whole']:,} of out_data": f"±{short_number(interval['half_width'])}"}
 
 
 def _parts(report: dict[str, Any]) -> list[Part]:
@@ -187,9 +193,17 @@ def _interface(report: dict[str, Any]) -> list[CellTable]:
         inputs = [(said, f"{given['bits'] - 1}:0", f"0 to {2 ** report['input_bits'] - 1:,} each")]
     told = HANDSHAKE + (f" {more:,} more inputs are in report.json." if more > 0 else "")
     classes = [(number, name) for number, name in enumerate(report["classes"]) if str(number) != name]
+    if port := report.get("output_port"):
+        means = f"{_predicted(report)} = out_data × {short_number(report['output_unit'], 6)}"
+        number = [
+            CellTable(("output", "bits of out_data", "holds"), [(means, "{}:{}".format(*port["bits"]), _holds(port))], "", OUT)
+        ]
+    else:
+        number = []
     return [
         CellTable(("input", "bits of in_data", "holds"), inputs, told, "What goes in"),
-        *([CellTable(("out_data", "class"), classes, "", "What comes out")] if classes else []),
+        *number,
+        *([CellTable(("out_data", "class"), classes, "", OUT)] if classes else []),
     ]
 
 

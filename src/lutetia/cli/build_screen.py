@@ -93,7 +93,9 @@ def _refit(used: dict[str, Any]) -> str:
     if tried is None:
         return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
     again, cut = (
-        f"{NOUNS[tried['measure']]} {short_number(tried[key])}" if tried["measure"] in NOUNS else f"{tried[key]:.1%}"
+        f"{NOUNS[tried['measure']]} {short_number(tried[key])}"
+        if tried["measure"] in NOUNS
+        else f"{tried['measure'].replace('_', ' ')} {tried[key]:.1%}"
         for key in ("again", "cut")
     )
     kept = "fitted again" if tried["kept"] == "again" else "not fitted again"

@@ -111,7 +111,7 @@ def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwor
     if data.labels.is_floating_point():
         raise UsageError("--drop-unseen is for a classifier, not for a regression")
     if isinstance(network.model, Tabular) and network.model.config.monotone:
-        raise UsageError("--drop-unseen changes rows one by one, and this model was fitted with fit.monotone, which they keep")
+        raise UsageError("--drop-unseen changes rows one by one, which would break fit.monotone of this model: build without it")
     rows, check = network.quantise(data.train[0]), network.quantise(data.x)
     graph = network.graph.dont_cares(unseen=rows, check=check, labels=data.labels).dedupe()
     found = graph.reports[-1]

@@ -33,14 +33,14 @@ def _recall(counted: Mapping[str, Any]) -> float:
 
 
 def _class_line(counted: Mapping[str, Any]) -> str:
-    correct = f"{_recall(counted):>7.2%}  {counted['right']} of {counted['samples']} correct"
+    correct = f"{_recall(counted):>7.2%}  {counted['right']:,} of {counted['samples']:,} correct"
     if not counted["predicted"]:
         return f"{correct}, never predicted"
     return f"{correct}, precision {counted['right'] / counted['predicted']:.2%}"
 
 
 def _pair(pair: Mapping[str, Any]) -> str:
-    times = "once" if pair["samples"] == 1 else f"{pair['samples']} times"
+    times = "once" if pair["samples"] == 1 else f"{pair['samples']:,} times"
     return f"{one_line(pair['class'])} read as {one_line(pair['as'])} ({times})"
 
 

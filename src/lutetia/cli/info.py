@@ -78,7 +78,7 @@ def _show(result: dict[str, Any]) -> None:
         lines["trained"] = f"{result['step']:,} {'tables' if result['class'] == 'Tabular' else 'steps'}"
     if "input_shape" in config:
         sizes = config["input_shape"]
-        lines["input"] = (" × ".join(map(str, sizes)) if len(sizes) > 1 else f"{sizes[0]:,} numbers") + _range(metadata)
+        lines["input"] = " × ".join(map(str, sizes)) + _range(metadata) if len(sizes) > 1 else _columns(sizes[0], metadata)
         if metadata.get("task") in ("regression", "ranking"):
             within = f", 9 of 10 test rows within ±{short_number(metadata['error_90'])}" if "error_90" in metadata else ""
             lines["predicts"] = f"{predicted_text(metadata, config)}{within}"
@@ -118,13 +118,17 @@ def _few(names: list[str]) -> str:
     return ", ".join(f'"{name}"' if "," in name else name for name in names[:SHOWN]) + more
 
 
+def _columns(count: int, metadata: dict[str, Any]) -> str:
+    """Inputs in a row: "5 numbers, trained on values from 0 to 9", or "5 columns, 2 of categories, 1 of dates"."""
+    kinds = [(len(metadata.get(kind, ())), kind) for kind in ("categories", "dates")]  # whose numbers say little
+    told = "".join(f", {number:,} of {kind}" for number, kind in kinds if number)
+    return f"{count:,} columns{told}" if told else f"{count:,} numbers{_range(metadata)}"
+
+
 def _range(metadata: dict[str, Any]) -> str:
     if "input_low" not in metadata:
         return ""
     low, high = metadata["input_low"], metadata["input_high"]
-    if metadata.get("dates"):  # whose numbers are seconds
-        count = len(metadata["dates"])
-        return f", {count} of them {'a date' if count == 1 else 'dates'}"
     low, high = (min(low) if isinstance(low, list) else low), (max(high) if isinstance(high, list) else high)
     return f", trained on values from {low:.6g} to {high:.6g}"
 

@@ -139,14 +139,14 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
         for warning in warnings:
             print_warning(warning)
         if out != STDOUT:
-            screen = console()
+            screen, width = console(), _width([each["input"] for each in listed])
             for each in listed[:SHOWN]:
                 told = one_line(f"{title} {with_unit(each['value'], unit)}")
                 if model.loss.quantile is not None:
                     told += f", the {100 * model.loss.quantile:g}% quantile"
                 if "low" in each:
                     told += f", {short_number(each['low'], 6)} to {one_line(with_unit(each['high'], unit))} in 9 of 10 cases"
-                screen.print(f"{one_line(each['input'])}  {told}", soft_wrap=True)
+                screen.print(f"{one_line(each['input']):<{width}}  {told}", soft_wrap=True)
             if len(listed) > SHOWN:
                 screen.print(more_text(len(listed), out), soft_wrap=True, markup=False)
         _show_skipped(skipped)
@@ -266,13 +266,17 @@ def more_text(count: int, out: Path | None) -> str:
     )
 
 
+def _width(inputs: Sequence[str]) -> int:
+    """The width of the names of inputs on a screen."""
+    return min(60, max((len(one_line(name)) for name in inputs[:SHOWN]), default=0))
+
+
 def _show(names: Sequence[str], predictions: Sequence[Prediction], out: Path | None) -> None:
-    screen = console()
-    width = max((len(one_line(each.input)) for each in predictions[:SHOWN]), default=0)
+    screen, width = console(), _width([each.input for each in predictions])
     for each in predictions[:SHOWN]:
         best = each.best()[: 2 if len(names) < 100 else 5]
         told = ", ".join(f"{names[at]} {each.probabilities[at]:.1%}" for at in best)
-        screen.print(f"{one_line(each.input):<{min(width, 60)}}  {told}", soft_wrap=True)
+        screen.print(f"{one_line(each.input):<{width}}  {told}", soft_wrap=True)
     if len(predictions) > SHOWN:
         screen.print(more_text(len(predictions), out), soft_wrap=True, markup=False)
 

@@ -23,6 +23,7 @@ from lutetia.training import (
     Data,
     LearningTable,
     TableConfig,
+    check_fit,
     duration_text,
     guess_config,
     holds_table_run,
@@ -85,6 +86,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         config, file = make_table_config(read_toml(path), str(path)), None
     config = _with(config, request.settings, str(path), guessed=is_table(path))
     opened = open_table(config, folder, file=file if config.data.path == str(path) else None)
+    check_fit(config, opened[0])  # before the screen says what would be done
     if show:
         is_guess = request.target is None and is_table(path) and path.suffix.lower() != ".npz"
         show_types(config, folder, opened, guessed=is_guess)
@@ -158,14 +160,17 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
     if told := monotone_text(config.fit.monotone, table.classes):
         screen.print(f"  {told} (fit.monotone)", soft_wrap=True)
-    if table.dates and config.data.split == "random" and config.data.test:
-        by = _setting("data.split_by", table.features[min(table.dates)])
-        why = "rows to test are drawn at random, also between the dates of others"
-        screen.print(f"{why}; to test on the latest: --set data.split=latest --set {by}", soft_wrap=True)
+        for name in (table.features[number] for number in table.dates):
+            if config.fit.monotone.get(name):
+                screen.print(f"  {one_line(name)} is compared as a date alone, not by its month or weekday", soft_wrap=True)
+    if told := _latest_text(config, table):
+        screen.print(told, soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if table.skipped:
-        screen.print(_skipped_text(table.skipped, (folder / config.data.path).is_dir()), soft_wrap=True)
+        images = (folder / config.data.path).is_dir()
+        lacks = "" if images else f" without {_lacking(config)}"
+        screen.print(_skipped_text(table.skipped, "damaged image" if images else "row", lacks), soft_wrap=True)
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
@@ -173,7 +178,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
 
 def _rows_text(part: Any) -> str:
     """How many rows a split has, and of a ranking how many queries."""
-    rows = f"{len(part)} row{'' if len(part) == 1 else 's'}"
+    rows = f"{len(part):,} row{'' if len(part) == 1 else 's'}"
     if part.query is None:
         return rows
     count = len(np.unique(part.query))
@@ -190,6 +195,20 @@ def monotone_text(signs: Mapping[str, int], classes: Sequence[str]) -> str:
     return f"{what} {', and '.join(told)}" if told else ""
 
 
+def _latest_text(config: TableConfig, table: LearningTable) -> str:
+    """That rows to test are not the latest though the file has dates, and what to type; empty where no date is passed over."""
+    if not table.dates or not config.data.test or config.data.split_by is not None:
+        return ""
+    column = min(table.dates)
+    name, dates = table.features[column], table.x[:, column]
+    by = f"--set {_setting('data.split_by', name)}"
+    if config.data.split == "random":
+        why = "rows to test are drawn at random, also between the dates of others"
+        return f"{why}; to test on the latest: --set data.split=latest {by}"
+    is_sorted = config.data.split != "latest" or (np.diff(dates[~np.isnan(dates)]) >= 0).all()
+    return "" if is_sorted else f"the file is not in the order of {one_line(name)}; to test on its latest rows: {by}"
+
+
 def _setting(key: str, name: str) -> str:
     """What to type after --set to give a key the name of a column."""
     plain = name.isidentifier() and name.isascii() and name not in ("true", "false", "inf", "nan")
@@ -202,10 +221,15 @@ def held_out_text(split: str, by: str | None) -> str:
     return f"whole groups by {of}" if split == "groups" else f"the latest by {of}" if by else "the last of the file"
 
 
-def _skipped_text(skipped: list[str], images: bool) -> str:
+def _lacking(config: TableConfig) -> str:
+    """What rows that are skipped lack: "a target", or one of several columns that each row needs."""
+    others = [one_line(name) for name in config.data.reading.rows.names.values()]
+    return f"a target or without {' or '.join(others)}" if others else "a target"
+
+
+def _skipped_text(skipped: list[str], kind: str, lacks: str) -> str:
     """What is not learned from: "skipped 2 rows without a target: line 3, line 8"."""
-    kind = "damaged image" if images else "row"
-    count = f"{len(skipped):,} {kind}{'' if len(skipped) == 1 else 's'}{'' if images else ' without a target'}"
+    count = f"{len(skipped):,} {kind}{'' if len(skipped) == 1 else 's'}{lacks}"
     more = f" and {len(skipped) - SHOWN_SKIPPED:,} more" if len(skipped) > SHOWN_SKIPPED else ""
     return f"skipped {count}: {', '.join(map(one_line, skipped[:SHOWN_SKIPPED]))}{more} (data.skip_unusable in the config)"
 

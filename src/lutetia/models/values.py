@@ -77,10 +77,15 @@ def _domains(model: Tabular, bits: int, names: list[str]) -> list[Domain]:
         if not domain.low <= low[column] <= high[column] <= domain.high:
             raise ArgumentError(
                 f"column {name!r} goes from {low[column]:.6g} to {high[column]:.6g}, expected at most {domain.low} to "
-                f"{domain.high}, what {bits} bits hold"
+                f"{domain.high}, what {bits} bits hold: this column needs {_needed(low[column], high[column])}"
             )
         domains.append(domain)
     return domains
+
+
+def _needed(low: float, high: float) -> int:
+    """The bits of whole numbers in a range."""
+    return int(high).bit_length() if low >= 0 else 1 + max(int(high).bit_length(), (-int(low) - 1).bit_length())
 
 
 def _codes_of(model: Tabular, domain: Domain, is_image: bool) -> np.ndarray:

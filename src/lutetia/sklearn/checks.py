@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from lutetia.errors import did_you_mean
+
 Limits: TypeAlias = Mapping[str, tuple[type | tuple[type, ...], float, float]]  # by name: the type, the least, the most
 
 
@@ -39,7 +41,8 @@ def monotone_columns(wanted: Any, names: Sequence[str] | None, n_columns: int) -
             )
         unknown = [name for name in wanted if name not in names]
         if unknown:
-            raise ValueError(f"monotonic_cst has {unknown[0]!r}, which is not a column of the training data")
+            hint = did_you_mean(unknown[0], names)
+            raise ValueError(f"monotonic_cst has {unknown[0]!r}, which is not a column of the training data: {hint}")
         wanted = [wanted.get(name, 0) for name in names]
     signs = np.asarray(wanted)
     if signs.shape != (n_columns,):

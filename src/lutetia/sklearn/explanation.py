@@ -38,11 +38,12 @@ class Explanation:
         return f"<Explanation of {count:,} sample{'s' * (count != 1)} by {len(self.features)} columns: to_text(0) for the first>"
 
     def to_text(self, sample: int = 0, most: int = 5) -> str:
-        """The columns and the comparisons that mattered most for one sample, a line each."""
+        """The class that is explained, then the columns and the comparisons that mattered most for one sample, a line each."""
         row = self.relevance[sample]
         order = np.argsort(-np.abs(row), kind="stable")[:most]
         lines = [f"{self.features[at]}: {short_number(row[at], 3, sign=True)}" for at in order]
-        return "\n".join([*lines, *(str(each) for each in self.comparisons[sample][:most])])
+        head = [f"for {self.classes[self.targets[sample]]}:"] if self.classes else []
+        return "\n".join([*head, *lines, *(str(each) for each in self.comparisons[sample][:most])])
 
     def to_html(self, most: int = 5) -> str:
         """The first samples as tables with bars, a piece of HTML; `lutetia.relevance.pictures.page(piece, path="why.html")` makes

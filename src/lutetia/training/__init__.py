@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from lutetia.training.table_refit import refit_tables, try_refit
     from lutetia.training.table_run import (
         TableConfig,
+        check_fit,
         guess_config,
         holds_table_run,
         is_table_config,
@@ -119,7 +120,8 @@ __getattr__, __dir__ = lazy_door(
         "table_measure": "measure_tabular=measure",
         "table_parts": "learning_rows",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",
-        "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config open_table train_table",
+        "table_run": "TableConfig check_fit guess_config holds_table_run is_table_config make_table_config open_table"
+        " train_table",
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
         "tabular": "TabularRows Shape balanced_factors encode_rows fit_tabular make_tabular=make_model",
         "task": "context_of metrics_of metrics_text=told",

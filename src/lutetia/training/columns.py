@@ -84,10 +84,12 @@ def numbered(
     where: str,
     lines: Sequence[int] | None = None,
     unknown: str | None = None,
+    expected: str = "a number",
 ) -> Array:
     """A column as float64 [n], NaN for missing: numbers, or the numbers of categories that are known.
 
-    A category that is not known is missing with unknown="missing", else an error, which with unknown="error" says so.
+    A category that is not known is missing with unknown="missing", else an error, which with unknown="error" says so. `expected`
+    is what else an error asks for.
     """
     if known is None and (plain := plain_numbers(values)) is not None:
         return plain
@@ -102,7 +104,7 @@ def numbered(
         elif find is not None and (place := find(text)) is not None:
             numbers[row] = place
         elif find is None or unknown != "missing":
-            wanted = "a number" if known is None else f"one of the categories {', '.join(known[:20])}"
+            wanted = expected if known is None else f"one of the categories {', '.join(known[:20])}"
             wanted += " (--unknown missing takes others for missing)" if known and unknown == "error" else ""
             raise DataError(f"{where}, {row_name(row, lines)}: {shown_text(text)}, expected {wanted}")
     return numbers

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.errors import DataError
+from lutetia.errors import DataError, did_you_mean
 from lutetia.training.columns import is_missing, numbered, row_name, text_of
 from lutetia.training.date_columns import DatesFound, dated
 from lutetia.training.formats import Array
@@ -48,7 +48,7 @@ class RowColumns:
             raise DataError('data.split is "groups", expected data.split_by to name the column of the groups')
         for setting, name in self.names.items():
             if name not in columns:
-                raise DataError(f"{setting} is {name!r}, which is not a column of {path}")
+                raise DataError(f"{setting} is {name!r}, which is not a column of {path}: {did_you_mean(name, columns)}")
             if name == target:
                 raise DataError(f"{setting} is {name!r}, the column to predict, expected another one")
 
@@ -78,7 +78,11 @@ class RowReader:
         if wanted.by in self.dates.unused:
             raise DataError(f"data.split_by is {wanted.by!r}: {self.dates.unused[wanted.by]}")
         order = self.dates.orders.get(wanted.by)
-        key = self._numbers(wanted.by) if order is None else dated(values, order, self._where(wanted.by), self.lines)
+        key = (
+            self._numbers(wanted.by, "a number or a date")
+            if order is None
+            else dated(values, order, self._where(wanted.by), self.lines)
+        )
         self._refuse(wanted.by, np.isnan(key))
         return Split(wanted.split, key)
 
@@ -97,9 +101,9 @@ class RowReader:
     def _where(self, column: str) -> str:
         return f"{self.path}, column {column!r}"
 
-    def _numbers(self, column: str) -> Array:
+    def _numbers(self, column: str, expected: str = "a number") -> Array:
         values = self.columns[column]
-        return numbered(without_unit(values, find_unit(values)), None, self._where(column), self.lines)
+        return numbered(without_unit(values, find_unit(values)), None, self._where(column), self.lines, expected=expected)
 
     def _refuse(self, column: str, empty: Array) -> None:
         """Refuse a column without a value in some row."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lutetia._shared.numbers import whole_number
-from lutetia.errors import ArgumentError, DataError, LutetiaError, require
+from lutetia.errors import ArgumentError, DataError, LutetiaError, did_you_mean, require
 from lutetia.files import check_file
 from lutetia.models import LONGEST_NAME, MISSING_WORDS
 from lutetia.training.arrays import read_npz
@@ -268,7 +268,8 @@ def _check_listed(file: TableFile, wanted: Reading) -> None:
     for kind, given in (("categorical", wanted.categorical), ("leave_out", wanted.leave_out), ("dates", wanted.dates or ())):
         unknown = [each for each in given if each not in file.columns]
         if unknown:
-            raise DataError(f"data.{kind} has {unknown[0]!r}, which is not a column of {file.path}")
+            hint = did_you_mean(unknown[0], file.columns)
+            raise DataError(f"data.{kind} has {unknown[0]!r}, which is not a column of {file.path}: {hint}")
     twice = [each for each in wanted.dates or () if each in wanted.categorical]
     if twice:
         raise DataError(f"data.dates and data.categorical both have {twice[0]!r}, expected it in one of them")
@@ -306,7 +307,7 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     number = whole_number(str(target))
     if number is not None and -len(names) <= number < len(names):
         return names[number]
-    raise DataError(f"{file.path} has no column {target!r}, expected --target to be one of {', '.join(names[:20])}")
+    raise DataError(f"{file.path} has no column {target!r} to predict (--target): {did_you_mean(target, names)}")
 
 
 def make_target(

@@ -24,7 +24,7 @@ from lutetia import toml
 from lutetia._shared.folders import MANIFEST
 from lutetia._shared.losses import LOSSES, RANKING, Loss
 from lutetia._shared.rankings import check_relevance
-from lutetia.errors import ArgumentError, DataError
+from lutetia.errors import ArgumentError, DataError, did_you_mean
 from lutetia.files import write_atomically
 from lutetia.models import UNKNOWN, Tabular, save
 from lutetia.training.boosting import Boosting, Each
@@ -204,21 +204,14 @@ def train_table(
 
 def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, opened: tuple[LearningTable, Data]) -> dict[str, Any]:
     table, data = opened
-    if config.fit.balanced and not table.classes:
-        raise DataError(f"fit.balanced is true, and a {_task(table)} has no classes, expected false")
-    _check_loss(config, table)
-    if config.data.shift and len(table.input_shape) < 2:
-        raise DataError(f"data.shift is {config.data.shift}, expected 0: {config.data.path} holds no images")
-    if config.data.patches and not can_have_patches(table.input_shape):
-        told = f"{config.data.path} holds no images, or too small ones"
-        raise DataError(f"data.patches is {config.data.patches!r}, expected false: {told}")
+    check_fit(config, table)
     begun = time.perf_counter()
     shape = Shape(
         max(1, len(table.classes)),
         tuple(len(table.categories.get(number, ())) for number in range(table.x.shape[1])),
         table.input_shape,
         frozenset(table.dates),
-        _monotone(config, table),
+        tuple(config.fit.monotone.get(name, 0) for name in table.features) if any(config.fit.monotone.values()) else (),
     )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
@@ -266,20 +259,33 @@ def _task(table: LearningTable) -> str:
     return "classification" if table.classes else "regression" if table.query is None else "ranking"
 
 
-def _monotone(config: TableConfig, table: LearningTable) -> tuple[int, ...]:
-    """What fit.monotone says of each column, checked."""
+def check_fit(config: TableConfig, table: LearningTable) -> None:
+    """Refuse settings that do not fit a table."""
+    if config.fit.balanced and not table.classes:
+        raise DataError(f"fit.balanced is true, and a {_task(table)} has no classes, expected false")
+    _check_loss(config, table)
+    if config.data.shift and len(table.input_shape) < 2:
+        raise DataError(f"data.shift is {config.data.shift}, expected 0: {config.data.path} holds no images")
+    if config.data.patches and not can_have_patches(table.input_shape):
+        told = f"{config.data.path} holds no images, or too small ones"
+        raise DataError(f"data.patches is {config.data.patches!r}, expected false: {told}")
+    _check_monotone(config, table)
+
+
+def _check_monotone(config: TableConfig, table: LearningTable) -> None:
+    """Refuse constraints of columns that are no inputs, or that have no order."""
     wanted = config.fit.monotone
     for name, sign in wanted.items():
         if isinstance(sign, bool) or not isinstance(sign, int) or sign not in (-1, 0, 1):
             raise DataError(f"fit.monotone: {name!r} is {sign!r}, expected -1, 0 or 1")
         if name not in table.features:
-            why = f": it is left out, {table.left_out[name]}" if name in table.left_out else ""
-            raise DataError(f"fit.monotone has {name!r}, which is not an input of {config.data.path}{why}")
+            left = table.left_out.get(name)
+            why = did_you_mean(name, table.features) if left is None else f"it is left out, {left}"
+            raise DataError(f"fit.monotone has {name!r}, which is not an input of {config.data.path}: {why}")
         if table.features.index(name) in table.categories:
             raise DataError(f"fit.monotone has {name!r}, which holds categories, expected a column of numbers or dates")
     if any(wanted.values()) and len(table.classes) > 2:
         raise DataError(f"fit.monotone is for numbers and two classes, and {config.data.path} has {len(table.classes)} classes")
-    return tuple(wanted.get(name, 0) for name in table.features) if any(wanted.values()) else ()
 
 
 def _patches_told(model: Tabular, trial: PatchTrial | None) -> dict[str, Any]:
