@@ -92,6 +92,19 @@ def test_relevance_goes_where_patterns_were_found_and_adds_up() -> None:
         assert np.allclose(heat, wanted, atol=1e-12)
 
 
+def test_distances_in_many_channels_stay_within_sixteen_bits() -> None:
+    """The loop adds them up in int16, the definition in int64."""
+    patches = drawn((128, 8, 8))
+    patches.plane[:], patches.threshold[:] = -1, 128 * 255 // 2
+    x = np.zeros((1, 128, 8, 8))
+    x[0, :, ::2] = 1.0  # as far apart as can be
+    address = patches.addresses(patches.levels(x.reshape(1, -1))[0], 0)
+    wanted = [int((region_mask(address.shape, r) & (address == a)).sum()) for d, a, r in patches.counted.tolist() if d == 0]
+    assert patches.counts(x.reshape(1, -1))[0, : len(wanted)].tolist() == wanted
+    with pytest.raises(ArgumentError, match="129 channels, expected 128"):
+        drawn((129, 8, 8)).counts(np.zeros((1, 129 * 64)))
+
+
 def test_counts_that_are_kept_stay_the_same() -> None:
     patches, x = drawn((3, 9, 8)), np.random.default_rng(3).random((3, 216))
     wanted = np.flatnonzero(patches.counted[:, 0].numpy() % 2 == 1)[::2]

@@ -25,6 +25,7 @@ REGIONS = ("the image", "the upper left quarter", "the upper right quarter", "th
 # The cells of each region, a bit for each of 4 × 4 cells, row by row.
 REGION_CELLS = (0xFFFF, 0x0033, 0x00CC, 0x3300, 0xCC00, *(1 << cell for cell in range(16)))
 N_REGIONS = len(REGION_CELLS)
+MOST_CHANNELS = 128  # whose distances add up to 16 bits
 FEWEST = 4  # positions of a detector down and across, one for each row and column of cells
 
 
@@ -66,6 +67,8 @@ class Patches(nn.Module):
             each.cpu().numpy().astype(np.int64) for each in (self.pairs, self.plane, self.threshold, self.counted)
         )
         channels, height, width = self.shape
+        if channels > MOST_CHANNELS:
+            raise ArgumentError(f"images of patches have {channels} channels, expected {MOST_CHANNELS} at most")
         reach = pairs.max((0, 1), initial=0).reshape(2, 2).max(0)
         if pairs.min(initial=0) < 0 or reach[0] > height - FEWEST or reach[1] > width - FEWEST:
             most = f"{height - FEWEST} rows and {width - FEWEST} columns"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lutetia.models import Patches, Tabular
+from lutetia.models import MOST_CHANNELS, Patches, Tabular
 from lutetia.training.boosting import Boosting, Each
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class PatchTrial:
 
 
 def can_have_patches(shape: tuple[int, ...]) -> bool:
-    """Whether inputs of a shape are images large enough for patches."""
-    return len(shape) > 1 and min(shape[-2:]) >= SMALLEST_SIDE
+    """Whether inputs of a shape are images large enough for patches, and not of too many channels."""
+    return len(shape) > 1 and min(shape[-2:]) >= SMALLEST_SIDE and (len(shape) == 2 or shape[0] <= MOST_CHANNELS)
 
 
 def choose_patches(rows: TabularRows, shape: Shape, seed: int, threads: int = 1) -> Patches:
