@@ -68,7 +68,7 @@ OWN = {
     *("precompute/integer/verilog_language.py", "precompute/passes/minimise.py", "demo/learn.py", "integrations/onnx.py"),
     *(f"precompute/tools/{name}.py" for name in ("elaborated", "place", "sat", "simulate", "stages", "synthesize", "whole")),
     *("cli/build.py", "cli/quantize.py"),  # a text for nextpnr as it is; a model that was loaded before
-    "cli/explain_hf.py",  # a prompt, of any bytes
+    *("cli/explain_hf.py", "cli/explain_hf_texts.py"),  # a prompt, lines of text: of any bytes
     *("training/data.py", "training/folder.py", "training/run.py"),  # the standard library; a lock; a line for a log
     "demo/telling.py",  # names that are compared with those in the folder
     "lut/autograd/graphs.py",  # the source of its kernels

@@ -221,4 +221,4 @@ def test_texts_are_for_models_of_transformers(capsys: Capture) -> None:
     assert main(["explain", "run", "--texts", "a.csv"]) != 0
     assert "--texts is for models of transformers: --hf" in capsys.readouterr().err
     assert main(["explain", "run"]) != 0
-    assert "INPUT is missing" in capsys.readouterr().err
+    assert "missing argument 'INPUT'" in capsys.readouterr().err

@@ -109,7 +109,7 @@ def explain(
             if asked_for not in (None, False):
                 raise UsageError(f"{option} is for models of transformers: --hf")
         if given is None:
-            raise UsageError("INPUT is missing: an image, a .npy or .csv file, values with commas, or text")
+            raise UsageError("missing argument 'INPUT': an image, a .npy or .csv file, values with commas, or text")
         wanted = ExplainRequest(rule or DEFAULT_RULE, target, row, html, png, unknown)
         told = run_explain(checkpoint, given, wanted, show=not as_json)
     if as_json:
