@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from lutetia._shared import driver as driver_module
 from lutetia._shared import nvrtc
 from lutetia.errors import LutetiaError
 
@@ -34,11 +35,11 @@ class Driver:
         return 0
 
     def cuModuleGetFunction(self, *_: Any) -> int:
-        return 0 if self.current else nvrtc.INVALID_CONTEXT
+        return 0 if self.current else driver_module.INVALID_CONTEXT
 
     def cuLaunchKernel(self, *arguments: Any) -> int:
         if not self.current:
-            return nvrtc.INVALID_CONTEXT
+            return driver_module.INVALID_CONTEXT
         self.launched.append(arguments[1:8])
         return self.result
 
@@ -54,12 +55,12 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
 
     def play(driver: Driver) -> Driver:
-        monkeypatch.setattr(nvrtc, "driver", lambda: driver)
+        monkeypatch.setattr(driver_module, "driver", lambda: driver)
         return driver
 
-    nvrtc._context.cache_clear()
+    driver_module._context.cache_clear()
     yield play
-    nvrtc._context.cache_clear()
+    driver_module._context.cache_clear()
 
 
 def test_a_thread_without_a_context_is_given_that_of_its_device(play: Any) -> None:

@@ -6,7 +6,7 @@ than a small kernel. A `Launch` does it at its first call only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 from triton import knobs
 
+from lutetia._shared import driver
+from lutetia._shared.nvrtc import FLOAT
 from lutetia._shared.replay import current
+from lutetia._shared.steps import Shot
 
 
 class Launch:
@@ -48,6 +51,39 @@ class Launch:
         kernel = self.compiled
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         kernel.run(*self.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
+
+    def shot(self, *arguments: Any) -> Shot | None:
+        """The launch, to be made among others; None where Triton must make it: the kernel needs more than its arguments."""
+        kernel, given = self.compiled, []
+        meta = kernel.metadata
+        needs = [getattr(meta, name, 0) for name in ("global_scratch_size", "profile_scratch_size", "launch_pdl")]
+        if any(needs) or getattr(meta, "launch_cooperative_grid", False) or meta.num_ctas != 1:
+            return None
+        leaves = [pair for pair in _leaves(tuple(kernel.src.signature.values()), arguments) if pair[0] != "constexpr"]
+        for kind, value in leaves:
+            if kind.startswith("*"):
+                given.append(0 if value is None else value)
+            elif kind == "fp32":
+                given.append(int.from_bytes(FLOAT.pack(value), "little"))
+            elif kind[1:].isdigit() and kind[0] in "iu":
+                given.append(int(value) & 0xFFFFFFFFFFFFFFFF)
+            else:
+                return None
+        sizes = driver.parameter_sizes(kernel.function)
+        widths = [8 if kind.startswith("*") or kind.endswith("64") else 4 for kind, _ in leaves]
+        if sizes is None or widths != sizes[: len(leaves)]:
+            return None
+        given += [0] * (len(sizes) - len(leaves))  # memory that a kernel may ask for, and this one does not
+        return Shot(kernel.function, self.grid, 32 * meta.num_warps, meta.shared, tuple(given))  # type: ignore[arg-type]
+
+
+def _leaves(kinds: Any, values: Any) -> Iterator[tuple[str, Any]]:
+    """The kind of each argument of a kernel and its value, tuples taken apart."""
+    for kind, value in zip(kinds, values, strict=True):
+        if isinstance(kind, tuple):
+            yield from _leaves(kind, value)
+        else:
+            yield kind, value
 
 
 MOST = 8192  # launches that are known, before all are forgotten

@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lutetia._shared import driver
 from lutetia._shared.replay import current
+from lutetia._shared.steps import Shot
 from lutetia.errors import LutetiaError
 
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 FLOAT = struct.Struct("<f")
 MOST_ARGUMENTS = 64  # of a kernel
 EIGHT_BYTES = [struct.Struct(f"<{n}Q") for n in range(MOST_ARGUMENTS + 1)]  # by number
@@ -111,41 +112,6 @@ def _compile(library: ctypes.CDLL, texts: dict[bytes, bytes], options: list[str]
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-@cache
-def driver() -> ctypes.CDLL:
-    """The CUDA driver, which torch has loaded."""
-    return ctypes.CDLL("libcuda.so.1")
-
-
-@cache
-def _context(device: int) -> ctypes.c_void_p:
-    """The primary context of a device, which is torch's as well."""
-    handle, context = ctypes.c_int(), ctypes.c_void_p()
-    _check(driver().cuDeviceGet(ctypes.byref(handle), device), f"finding GPU {device}")
-    _check(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), f"the context of GPU {device}")
-    return context
-
-
-def _call(function: str, what: str, *arguments: Any) -> None:
-    """Call the driver.
-
-    A thread has no context before torch first calls the CUDA runtime in it. In the thread of the backward pass a kernel of ours
-    may be the first thing that runs.
-    """
-    result = getattr(driver(), function)(*arguments)
-    if result == INVALID_CONTEXT:
-        _check(driver().cuCtxSetCurrent(_context(torch.cuda.current_device())), "giving a thread its GPU")
-        result = getattr(driver(), function)(*arguments)
-    _check(result, what)
-
-
-def _check(result: int, what: str) -> None:
-    if result:
-        text = ctypes.c_char_p()
-        driver().cuGetErrorString(result, ctypes.byref(text))
-        raise LutetiaError(f"{what} failed: {(text.value or b'unknown CUDA error').decode()}")
-
-
 class Kernel:
     """One function of a compiled source on one device."""
 
@@ -153,9 +119,9 @@ class Kernel:
 
     def __init__(self, module: ctypes.c_void_p, name: str, threads: int, shared: int) -> None:
         self.function, self.what, self.threads, self.shared = ctypes.c_void_p(), f"launching {name}", threads, shared
-        _call("cuModuleGetFunction", f"finding the kernel {name}", ctypes.byref(self.function), module, name.encode())
+        driver.call("cuModuleGetFunction", f"finding the kernel {name}", ctypes.byref(self.function), module, name.encode())
         if shared > 48 * 1024:
-            _call("cuFuncSetAttribute", f"giving {name} {shared} bytes of shared memory", self.function, MAX_SHARED, shared)
+            driver.call("cuFuncSetAttribute", f"giving {name} {shared} bytes of shared memory", self.function, MAX_SHARED, shared)
 
     def __call__(self, grid: tuple[int, int, int], *given: Any) -> None:
         """Launch on the current stream: tensors (None is a null pointer), 32-bit integers and 32-bit floats."""
@@ -164,12 +130,16 @@ class Kernel:
         if current.recorder is not None:
             current.recorder.add_kernel(self, grid, given, bits)
 
+    def shot(self, grid: tuple[int, int, int], given: tuple[Any, ...]) -> Shot:
+        """The launch, to be made among others."""
+        return Shot(self.function.value or 0, grid, self.threads, self.shared, given)
+
     def launch(self, grid: tuple[int, int, int], bits: list[int]) -> None:
         """The same for arguments as `bits_of` gives them."""
         pointers = arguments.of(bits)
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
         sizes = (*grid, self.threads, 1, 1, self.shared)
-        _call("cuLaunchKernel", self.what, self.function, *sizes, stream, pointers, None)
+        driver.call("cuLaunchKernel", self.what, self.function, *sizes, stream, pointers, None)
 
 
 class Arguments(threading.local):
@@ -202,7 +172,7 @@ def bits_of(value: Any) -> int:
 def _module(source: Path, constants: tuple[tuple[str, int], ...], device: int, features: str = "") -> ctypes.c_void_p:
     major, minor = torch.cuda.get_device_capability(device)
     code, module = compiled(source, constants, f"sm_{major}{minor}{features}"), ctypes.c_void_p()
-    _call("cuModuleLoadData", f"loading {source.name}", ctypes.byref(module), code)
+    driver.call("cuModuleLoadData", f"loading {source.name}", ctypes.byref(module), code)
     return module
 
 

@@ -4,7 +4,8 @@ A function of tensors that allocates, launches kernels and calls torch takes the
 sizes. Deciding on the steps takes Python longer than many of the kernels run. So the second and the third call of a kind are
 recorded, step by step; if both did the same, a function made of just these steps serves all later ones.
 
-Steps are allocations, launches through `launches.planned` and `nvrtc.Kernel`, and ops of torch. A view is no step: a kernel
+Steps are allocations, launches through `launches.planned` and `nvrtc.Kernel`, and ops of torch. Launches that follow each other
+are one `volley.Volley`. A view is no step: a kernel
 takes an address in the tensor that it is a view of, and a tensor is made of it only for an op or for the caller. A call with a
 step whose result depends on data, such as a number that is read back, is never replayed. Tensors that were neither given nor
 made by a step must be the same in both recordings: layouts, which are computed once and kept, are; memory taken behind torch's
@@ -13,7 +14,6 @@ back is not.
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from lutetia._shared.direct import PLAIN, is_quiet
 from lutetia._shared.prepared import allocator, current_device
+from lutetia._shared.steps import Make, Parameter, Shot, Step, Zeros, function_of
 
 MOST = 1024  # kinds of calls of one function, before all are forgotten
 aten = torch.ops.aten
 EMPTY = (aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default, aten.empty_strided.default)
 ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
 UNSEEN = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # ops that look at data
-WORD = re.compile(r"\b\w+\b")
 on_cpu = False  # whether calls of CPU tensors are replayed: by tests, whose kernels run under Triton's interpreter
 
 
@@ -63,7 +63,7 @@ class Kind:
         if not recorder.complete or (self.first is not None and not recorder.is_like(self.first)):
             self.refused = True
         elif self.first is not None:
-            self.steps = recorder.function()
+            self.steps = function_of(recorder.given, recorder.steps, recorder.made, recorder.constants)
         self.first = recorder if self.first is None and not self.refused else None
         return result
 
@@ -157,10 +157,9 @@ class Recorder(TorchDispatchMode):
         self.made: set[str] = set()  # the names of what steps made
         self.views: dict[str, View] = {}  # by name
         self.places: dict[str, tuple[Any, ...]] = {}  # of what has views: where it begins in memory, size and stride
-        self.lines: list[str] = []
+        self.steps: list[Step] = []
         makers: Any = torch._C._dynamo.guards
         self.constants: dict[str, Any] = {"empty": allocator(arguments[0]), "view": makers._reinterpret_tensor}
-        self.addresses: dict[str, str] = {}
         self.complete = True
         for name, each in zip(self.given, arguments, strict=True):
             if isinstance(each, Tensor):
@@ -174,33 +173,16 @@ class Recorder(TorchDispatchMode):
                 result = run(*arguments)
         finally:
             current.recorder = None
-        self.lines.append(f"return {self.text(result)}")
+        self.add(f"return {self.text(result)}")
         self.seen.clear()
         return result
 
     def is_like(self, other: Recorder) -> bool:
         """Whether both did the same, with the same constants."""
-        if not self.complete or self.lines != other.lines or self.constants.keys() != other.constants.keys():
+        if not self.complete or self.steps != other.steps or self.constants.keys() != other.constants.keys():
             return False
         pairs = ((value, other.constants[name]) for name, value in self.constants.items())
         return all(a is b if isinstance(a, Tensor) or isinstance(b, Tensor) else a == b for a, b in pairs)
-
-    def function(self) -> Callable[..., Any]:
-        """What was recorded, as a function, which lets go of each tensor after the last step that needs it."""
-        owners = {address: name for name, address in self.addresses.items()}
-        last: dict[str, int] = {}
-        for number, line in enumerate(self.lines[:-1]):
-            for word in WORD.findall(line):
-                last[owners.get(word, word)] = number
-        kept = {*WORD.findall(self.lines[-1])}
-        lines = list(self.lines)
-        for name, number in last.items():
-            if name in self.made and name not in kept:
-                lines[number] += f"; del {name}"
-        source = "\n    ".join([f"def steps({', '.join(self.given)}):", *lines])
-        names = dict(self.constants)
-        exec(compile(source, "<recorded steps>", "exec"), names)
-        return names["steps"]
 
     # ---- steps
 
@@ -215,19 +197,24 @@ class Recorder(TorchDispatchMode):
                 self.add_view(each, args[0])
         elif func in EMPTY or func in ZEROS:
             size, stride, dtype = tuple(output.shape), tuple(output.stride()), self.constant(output.dtype)
-            self.lines.append(f"{self.new(output)} = empty({size}, {stride}, {dtype})")
+            name, n_bytes = self.new(output), output.untyped_storage().nbytes()
+            self.add(f"{name} = empty({size}, {stride}, {dtype})", Make(name, n_bytes))
             if func in ZEROS:
-                self.lines.append(f"{self.names[id(output)]}.zero_()")
+                self.add(f"{name}.zero_()", Zeros(name, n_bytes) if output.is_cuda else None)
         else:
             options = "".join(f", {name}={self.text(value)}" for name, value in (kwargs or {}).items())
             line = f"{self.constant(func)}({', '.join(map(self.text, args))}{options})"
             if isinstance(output, Tensor):
-                self.lines.append(f"{self.new(output)} = {line}")
+                self.add(f"{self.new(output)} = {line}")
             elif output is None:
-                self.lines.append(line)
+                self.add(line)
             else:
-                self.lines.append(f"{', '.join(map(self.new, output))}, = {line}")
+                self.add(f"{', '.join(map(self.new, output))}, = {line}")
         return output
+
+    def add(self, text: str, does: Shot | Zeros | Make | None = None) -> None:
+        """One more step."""
+        self.steps.append(Step(text, does))
 
     def add_launch(self, launch: Any, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
         """A `launches.Launch`; of a compiled kernel, by addresses."""
@@ -235,12 +222,19 @@ class Recorder(TorchDispatchMode):
             launch(*arguments, *constants)
         name, compiled = self.constant(launch), launch.ready()
         given = ", ".join(map(self.address if compiled else self.text, arguments))
-        self.lines.append(f"{name}{'.again' if compiled else ''}({given}, *{self.constant(constants)})")
+        text = f"{name}{'.again' if compiled else ''}({given}, *{self.constant(constants)})"
+        self.add(text, self.aimed(launch.shot(*arguments, *constants) if compiled else None))
 
     def add_kernel(self, kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], bits: list[int]) -> None:
         """An `nvrtc.Kernel`; bits are the arguments as it takes them, tensors by address."""
-        given = [self.address(each) if isinstance(each, Tensor) else str(bit) for each, bit in zip(arguments, bits, strict=True)]
-        self.lines.append(f"{self.constant(kernel)}.launch({grid}, [{', '.join(given)}])")
+        pairs = list(zip(arguments, bits, strict=True))
+        given = [self.address(each) if isinstance(each, Tensor) else str(bit) for each, bit in pairs]
+        shot = kernel.shot(grid, tuple(each if isinstance(each, Tensor) else bit for each, bit in pairs))
+        self.add(f"{self.constant(kernel)}.launch({grid}, [{', '.join(given)}])", self.aimed(shot))
+
+    def aimed(self, shot: Shot | None) -> Shot | None:
+        """A launch with names in the place of tensors."""
+        return shot and shot._replace(given=tuple(map(self.parameter, shot.given)))
 
     def add_view(self, view: Tensor, given: Tensor) -> None:
         """A tensor that lies in a given one; no step before it is needed."""
@@ -286,7 +280,7 @@ class Recorder(TorchDispatchMode):
             if name in self.views:  # needed as a tensor after all, from now on
                 whole, size, stride, start, _ = self.views.pop(name)
                 self.places[name] = value.storage_offset(), value.shape, value.stride()
-                self.lines.append(f"{name} = view({whole}, {size}, {stride}, {start})")
+                self.add(f"{name} = view({whole}, {size}, {stride}, {start})")
             return name
         if isinstance(value, tuple | list):
             parts = ", ".join(map(self.text, value))
@@ -296,17 +290,21 @@ class Recorder(TorchDispatchMode):
             return f"{self.constant(type(value))}({parts})" if named else f"({parts}{',' if value else ''})"
         return repr(value) if value is None or type(value) in (bool, int, str) else self.constant(value)
 
+    def parameter(self, value: Any) -> Parameter:
+        """A tensor by its name and the bytes from there on, or a number."""
+        if not isinstance(value, Tensor):
+            return Parameter(None, value)
+        name = self.name(value)
+        if name not in self.views:
+            return Parameter(name, 0)
+        view = self.views[name]
+        return Parameter(view.whole, view.start * view.item)
+
     def address(self, value: Any) -> str:
-        """The same, where a kernel takes addresses of tensors."""
+        """A value as it stands in a line, where a kernel takes addresses of tensors."""
         if isinstance(value, tuple):
             return f"({', '.join(map(self.address, value))}{',' if value else ''})"
         if not isinstance(value, Tensor):
             return self.text(value)
-        name, start = self.name(value), 0
-        if name in self.views:
-            view = self.views[name]
-            name, start = view.whole, view.start * view.item
-        if name not in self.addresses:
-            self.addresses[name] = f"p{len(self.addresses)}"
-            self.lines.append(f"{self.addresses[name]} = {name}.data_ptr()")
-        return f"{self.addresses[name]} + {start}" if start else self.addresses[name]
+        name, start = self.parameter(value)
+        return f"{name}.data_ptr() + {start}" if start else f"{name}.data_ptr()"
