@@ -336,14 +336,14 @@ def op_and_arguments(name: str, sparse: bool) -> tuple[Any, tuple[Any, ...]]:
     if name == "lut_attention":
         return op, (*layer, *rest)
     found = [tensor.detach() for tensor in torch.ops.lutetia.lut_attention(*layer, *rest)[1:]]
-    if name == "lut_attention_input_gradients":
+    if name == "lut_attention_gradients":
         tensors = (case["grad"], weight.detach(), *found, case["anchors"])
-        return op, (*tensors, 6, [4, 2, 1], torch.float64, torch.float64, *rest)
+        return op, (*tensors, 6, [4, 2, 1], torch.float64, torch.float64, sparse, *rest)
     return op, (case["grad"], found[0], None, None, None, found[3], 2, 1, list(weight.shape), torch.float64, *rest)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("name", ["lut_attention_eval", "lut_attention", "lut_attention_input_gradients", "lut_weight_gradients"])
+@pytest.mark.parametrize("name", ["lut_attention_eval", "lut_attention", "lut_attention_gradients", "lut_weight_gradients"])
 def test_opcheck(name: str, sparse: bool) -> None:
     op, arguments = op_and_arguments(name, sparse)
     assert set(torch.library.opcheck(op, arguments).values()) == {"SUCCESS"}

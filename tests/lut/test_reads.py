@@ -359,8 +359,9 @@ def op_and_arguments(name: str, case: Case, read: str) -> tuple[Any, tuple[Any, 
         rows[2].requires_grad_()
         rows[3].requires_grad_(two)
         return named(name), (case.weight, *rows, two, torch.float64, *how)
-    if name == "row_gains":
-        return named(name), (case.grad, case.weight, rows[0], rows[1] if two else None, *how)
+    if name == "weigh_rows_gradients":
+        given = (rows[0], rows[1], rows[2], rows[3] if two else None, two, two, case.synapses is not None)
+        return named(name), (case.grad, case.weight, *given, *how)
     a, b, others = rows[2], rows[3] if two else None, rows[1] if two else None
     return named(name), (case.grad, rows[0], a, b, others, None, 0, 0, list(case.weight.shape), torch.float64, *how)
 
@@ -369,7 +370,7 @@ def named(name: str) -> Any:
     return getattr(torch.ops.lutetia, name).default
 
 
-OPS = ("read_eval", "read_detectors", "read_detectors_gradients", "weigh_rows", "row_gains", "lut_weight_gradients")
+OPS = ("read_eval", "read_detectors", "read_detectors_gradients", "weigh_rows", "weigh_rows_gradients", "lut_weight_gradients")
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -18,6 +18,7 @@ from lutetia.errors import ArgumentError, describe
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
+SCHEMAS: dict[str, tuple[str, Callable[..., Any]]] = {}  # and what each op gives where tensors have no data
 Op = TypeVar("Op", bound=Callable[..., Any])
 
 
@@ -43,14 +44,26 @@ def define(schema: str, fake: Callable[..., Any], replay: Replay | None = None) 
             places = [place for place, each in enumerate(names) if each in replay.constants]
             run = replayed(run, places, replay.watched)  # type: ignore[assignment]
         IMPLEMENTATIONS[name] = run
-        LIBRARY.define(schema)
-        for device in ("CPU", "CUDA"):
-            LIBRARY.impl(name, run, device)
-            LIBRARY.impl(name, _refuse_sparse, f"Sparse{device}")
-        torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
+        _define(schema, name, run, fake)
         return run
 
     return register
+
+
+def _define(schema: str, name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    SCHEMAS[name] = schema, fake
+    LIBRARY.define(schema)
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, run, device)
+        LIBRARY.impl(name, _refuse_sparse, f"Sparse{device}")
+    torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
+
+
+def show_alone(name: str) -> None:
+    """Let compiled graphs call an op without its autograd formula, which a call passes even where no gradient is wanted."""
+    (schema, fake), alone = SCHEMAS[name], f"{name}_alone"
+    _define(schema.replace(name, alone, 1), alone, IMPLEMENTATIONS[name], fake)
+    show_as(name, lambda *args: None if torch.compiler.is_exporting() else getattr(torch.ops.lutetia, alone)(*args))
 
 
 def show_as(name: str, kernels: Callable[..., Any]) -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from lutetia._shared.prepared import allocator, current_device
 from lutetia._shared.steps import Make, Parameter, Shot, Step, Zeros, function_of
 
 MOST = 1024  # kinds of calls of one function, before all are forgotten
+MOST_GUARDS = 16  # of one kind
 aten = torch.ops.aten
 EMPTY = (aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default, aten.empty_strided.default)
 ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
@@ -45,16 +47,68 @@ class Current(threading.local):
 current = Current()
 
 
+class Guard:
+    """Whether a call is like an earlier one, by torch's own check of many tensors: in a fifth of the time of `_key`.
+
+    A tensor that was given twice may be two tensors now, and is not for a guard.
+    """
+
+    __slots__ = ("aligned", "constants", "device", "other", "others", "same", "tensors")
+
+    def __init__(self, arguments: tuple[Any, ...], constants: Sequence[int]) -> None:
+        places = [place for place, each in enumerate(arguments) if isinstance(each, Tensor)]
+        rest = [place for place in range(len(arguments)) if place not in places]
+        self.tensors, self.others = _taking(places), _taking(rest)
+        tensors, self.other = self.tensors(arguments), self.others(arguments)
+        sizes, strides = ([list(of(each)) for each in tensors] for of in (Tensor.size, Tensor.stride))
+        guards: Any = torch._C._dynamo.guards
+        self.same = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+        self.aligned = [each.data_ptr() & 15 for each in tensors]
+        kept = [place for place in constants if place in places]
+        self.constants = [(place, weakref.ref(arguments[place]), arguments[place]._version) for place in kept]
+        self.device = arguments[0].get_device()
+
+    def fits(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether it is."""
+        tensors = self.tensors(arguments)
+        if self.others(arguments) != self.other or not self.same(*tensors):
+            return False
+        if [each.data_ptr() & 15 for each in tensors] != self.aligned:
+            return False
+        for place, constant, version in self.constants:
+            if arguments[place] is not constant() or arguments[place]._version != version:
+                return False
+        return self.device < 0 or self.device == current_device()
+
+
+def _taking(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What takes the values at these places, as a tuple."""
+    if len(places) < 2:
+        return lambda values: tuple(values[place] for place in places)
+    return itemgetter(*places)
+
+
 class Kind:
     """Calls that are alike: their first recording, or what replays it."""
 
-    __slots__ = ("first", "refused", "seen", "steps")
+    __slots__ = ("first", "forget", "guard", "guards", "refused", "seen", "steps")
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[], None]) -> None:
+        self.forget = forget
+        self.guard: Guard | None = None
+        self.guards = 0  # how many it has had
         self.first: Recorder | None = None
         self.steps: Callable[..., Any] | None = None
         self.refused = False  # whether two recordings differed, or one had a step that cannot be replayed
         self.seen: list[Any] = []  # weak references to the constants
+
+    def watch(self, arguments: tuple[Any, ...], constants: Sequence[int]) -> bool:
+        """Know the next call like this one by a guard, if that is of use: not where guard after guard did not fit."""
+        given = [id(each) for each in arguments if isinstance(each, Tensor)]
+        if self.guards >= MOST_GUARDS or len({*given}) < len(given):
+            return False
+        self.guard, self.guards = Guard(arguments, constants), self.guards + 1
+        return True
 
     def record(self, run: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """run(*arguments), and what was learned from it."""
@@ -74,34 +128,52 @@ def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callabl
     The values of the tensors at the places `constants` may decide on the steps: calls are alike if these are the same, unchanged.
     While `watched()`, nothing is recorded or replayed.
     """
-    calls: dict[tuple[Any, ...], Kind] = {}
+    kinds: dict[tuple[Any, ...], Kind] = {}
+    latest: dict[tuple[Any, ...], Kind] = {}  # with a guard, by the first of the constants and the shape of x
+
+    def forget(key: tuple[Any, ...], place: tuple[Any, ...]) -> None:
+        kinds.pop(key, None)
+        latest.pop(place, None)
+
+    def find(arguments: tuple[Any, ...], place: tuple[Any, ...]) -> Kind | None:
+        """What replays or records this call, if anything should."""
+        key = _key(arguments, constants)
+        if key is None:
+            return None
+        kind = kinds.get(key)
+        if kind is None:
+            if len(kinds) >= MOST:
+                kinds.clear()
+                latest.clear()
+            kind = kinds[key] = Kind(partial(forget, key, place))
+            given = [arguments[number] for number in constants if number < len(arguments) and arguments[number] is not None]
+            kind.seen = [weakref.ref(each, lambda _: forget(key, place)) for each in given]
+            return None
+        if kind.steps is not None:
+            if kind.watch(arguments, constants):
+                latest[place] = kind
+            return kind
+        return None if kind.refused or (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()) else kind
 
     @wraps(run)
     def call(*arguments: Any) -> Any:
         if not (arguments[0].is_cuda or on_cpu) or watched() or not is_quiet():
             return run(*arguments)
-        key = _key(arguments, constants)
-        if key is None:
-            return run(*arguments)
-        kind = calls.get(key)
-        if kind is None:
-            if len(calls) >= MOST:
-                calls.clear()
-            kind = calls[key] = Kind()
-            given = [arguments[place] for place in constants if place < len(arguments) and arguments[place] is not None]
-            kind.seen = [weakref.ref(each, lambda _: calls.pop(key, None)) for each in given]
-            return run(*arguments)
-        if kind.steps is not None:
-            try:
-                return kind.steps(*arguments)
-            except torch.OutOfMemoryError:  # the steps were chosen when there was more of it
-                calls.pop(key, None)
+        place = (id(arguments[constants[0]]) if constants else 0, arguments[0].shape)
+        kind = latest.get(place)
+        if kind is None or not kind.guard.fits(arguments):  # type: ignore[union-attr]
+            kind = find(arguments, place)
+            if kind is None:
                 return run(*arguments)
-        if kind.refused or (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+        if kind.steps is None:
+            return kind.record(run, arguments)
+        try:
+            return kind.steps(*arguments)
+        except torch.OutOfMemoryError:  # the steps were chosen when there was more of it
+            kind.forget()
             return run(*arguments)
-        return kind.record(run, arguments)
 
-    call.kinds = calls  # type: ignore[attr-defined]
+    call.kinds = kinds  # type: ignore[attr-defined]
     return call
 
 

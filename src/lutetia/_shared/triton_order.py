@@ -40,14 +40,14 @@ def transposed(x: Tensor) -> Tensor:
     return out
 
 
-def transposed_three(tensors: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Three tensors of one shape, [..., N, T] -> [..., T, N], in one launch."""
+def transposed_each(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Tensors of one shape, [..., N, T] -> [..., T, N], in one launch."""
     *batch, n_rows, n_columns = tensors[0].shape
     out = tuple(tensor.new_empty(*batch, n_columns, n_rows) for tensor in tensors)
     if total := tensors[0].numel():
         grid = (total // (n_rows * n_columns), cdiv(n_rows, 32), cdiv(n_columns, 32))
         given = tuple(tensor.contiguous() for tensor in tensors)
-        planned(transpose_three_kernel, grid)(given, out, n_rows, n_columns, BLOCK=32)
+        planned(transpose_each_kernel, grid)(given, out, n_rows, n_columns, N=len(out), BLOCK=32)
     return out
 
 
@@ -98,19 +98,16 @@ def transpose_kernel(x_ptr, out_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def transpose_three_kernel(given, out, n_rows, n_columns, BLOCK: tl.constexpr):
-    """The same of three tensors [B, rows, columns]; one program per (b, tile of rows, tile of columns)."""
-    x_ptr, y_ptr, z_ptr = given
-    x_out, y_out, z_out = out
+def transpose_each_kernel(given, out, n_rows, n_columns, N: tl.constexpr, BLOCK: tl.constexpr):
+    """The same of N tensors [B, rows, columns]; one program per (b, tile of rows, tile of columns)."""
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     first = tl.program_id(0).to(tl.int64) * n_rows * n_columns
     mask = (row < n_rows)[:, None] & (column < n_columns)[None, :]
     place = first + row[:, None] * n_columns + column[None, :]
     to, to_mask = first + column[:, None] * n_rows + row[None, :], tl.trans(mask)
-    tl.store(x_out + to, tl.trans(tl.load(x_ptr + place, mask=mask)), mask=to_mask)
-    tl.store(y_out + to, tl.trans(tl.load(y_ptr + place, mask=mask)), mask=to_mask)
-    tl.store(z_out + to, tl.trans(tl.load(z_ptr + place, mask=mask)), mask=to_mask)
+    for k in tl.static_range(N):
+        tl.store(out[k] + to, tl.trans(tl.load(given[k] + place, mask=mask)), mask=to_mask)
 
 
 # A counting sort without atomics: where thousands of rows share a few values, those would wait for each other.

@@ -3,7 +3,7 @@
     lut_eval, read_eval, lut_attention_eval    no gradients: only y
     lut, lut_attention                         training: y, and `Detected`
     read_detectors, weigh_rows                 a soft read in two ops: its coefficients, then the weighted rows
-    ..._gradients, row_gains                   the backward passes
+    ..._gradients                              the backward passes
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
 All end with the arguments of `how.HOW`. Only the training ops have an autograd formula, for one costs 4 µs a call even when no
@@ -256,21 +256,33 @@ def _weigh_rows(weight: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     return how.kernels(weight).fill_rows(solid(weight), connectivity, laid(indices), coefficients, how.sums).to(dtype)
 
 
-def _row_gains_fake(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _weigh_rows_gradients_fake(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     dtype, columns = sum_dtype(grad, weight), indices.is_cuda and is_by_detector(indices)
     da = like(grad.new_empty(indices.shape, dtype=dtype), columns)
-    return da, da.new_empty(0) if rest[0] is None else torch.empty_like(da)
+    db = torch.empty_like(da) if rest[3] else da.new_empty(0)
+    return da, db, weight.new_empty(weight.shape if rest[5] else 0)
 
 
-@define(f"row_gains(Tensor grad, Tensor weight, Tensor indices, Tensor? alternatives, {HOW}) -> {TWO}", _row_gains_fake)
-def _row_gains(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """grad [B, O], weight, indices [B, N_t], alternatives [B, N_t] or None -> da, db [B, N_t]; db empty without alternatives."""
-    (how, connectivity), alternatives = told(rest[1:], weight.shape), rest[0]
-    rows = (laid(indices), None if alternatives is None else laid(alternatives))
+@define(
+    "weigh_rows_gradients(Tensor grad, Tensor weight, Tensor indices, Tensor? alternatives, Tensor a, Tensor? b, bool to_b, "
+    f"bool two, bool to_weight, {HOW}) -> (Tensor, Tensor, Tensor)",
+    _weigh_rows_gradients_fake,
+)
+def _weigh_rows_gradients(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """grad [B, O], weight, indices, alternatives, a, b [B, N_t] -> da, db [B, N_t], and dW.
+
+    db is empty unless `to_b`, dW unless `to_weight`; `two` says whether the second row was added.
+    """
+    (alternatives, a, b, to_b, two, to_weight), (how, connectivity) = rest[:6], told(rest[6:], weight.shape)
+    rows = (laid(indices), laid(alternatives) if to_b else None)
     da, db = how.kernels(grad).row_gains(solid(grad), solid(weight), connectivity, rows, how.sums)
     if indices.is_cuda and is_by_detector(rows[0]):
         da, db = like(da, True), None if db is None else like(db, True)
-    return da, da.new_empty(0) if db is None else db
+    dw = weight.new_empty(0)
+    if to_weight:
+        coefficients = (a, b, alternatives if two else None, None, 0, 0)
+        dw = _lut_weight_gradients(grad, indices, *coefficients, weight.shape, weight.dtype, *rest[6:])
+    return da, da.new_empty(0) if db is None else db, dw
 
 
 # ---- sequences -------------------------------------------------------------------------------------------------------
@@ -351,25 +363,33 @@ def _lut_attention(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor
     return y, *sequence.x, *sequence.positions  # type: ignore[return-value]
 
 
-def _lut_attention_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    n_inputs, positions_shape, dtype, positions_dtype = rest[7:11]
+def _lut_attention_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    n_inputs, positions_shape, dtype, positions_dtype, to_weight = rest[7:12]
     dx = grad.new_empty((*grad.shape[:2], n_inputs), dtype=dtype)
-    return dx, grad.new_empty(positions_shape, dtype=positions_dtype)
+    dpositions = grad.new_empty(positions_shape, dtype=positions_dtype)
+    return dx, dpositions, weight.new_empty(weight.shape if to_weight else 0)
 
 
 @define(
-    f"lut_attention_input_gradients(Tensor grad, Tensor weight, {DETECTED}, {PE_DETECTED}, Tensor anchors, SymInt n_inputs, "
-    f"SymInt[] positions_shape, ScalarType dtype, ScalarType positions_dtype, {HOW}) -> (Tensor, Tensor)",
-    _lut_attention_input_gradients_fake,
+    f"lut_attention_gradients(Tensor grad, Tensor weight, {DETECTED}, {PE_DETECTED}, Tensor anchors, SymInt n_inputs, "
+    f"SymInt[] positions_shape, ScalarType dtype, ScalarType positions_dtype, bool to_weight, {HOW}) -> (Tensor, Tensor, Tensor)",
+    _lut_attention_gradients_fake,
 )
-def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """grad [B, S, O], weight, 3 × [B, S, N_t], 3 × [S-1, N_t], anchors; sizes and dtypes -> dx [B, S, I], dpositions."""
-    (*found, anchors), (n_inputs, positions_shape, dtype, positions_dtype) = rest[:7], rest[7:11]
-    (how, connectivity), found = told(rest[11:], weight.shape), [solid(tensor) for tensor in found]
+def _lut_attention_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """grad [B, S, O], weight, 3 × [B, S, N_t], 3 × [S-1, N_t], anchors; sizes and dtypes -> dx [B, S, I], dpositions, and dW.
+
+    Without `to_weight` dW is empty.
+    """
+    (*found, anchors), (n_inputs, positions_shape, dtype, positions_dtype, to_weight) = rest[:7], rest[7:12]
+    (how, connectivity), found = told(rest[12:], weight.shape), [solid(tensor) for tensor in found]
     sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positions_shape[2])
     sequence, run = with_algorithm(sequence, how, connectivity, weight, grad), how.kernels(grad).propagate_sequence
     dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(trusted(anchors)), n_inputs, how.sums)
-    return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
+    dx, dpositions = dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
+    if not to_weight:
+        return dx, dpositions, weight.new_empty(0)
+    rows = (found[0], None, None, None, found[3], anchors.shape[1], positions_shape[2])
+    return dx, dpositions, _lut_weight_gradients(grad, *rows, weight.shape, weight.dtype, *rest[12:])
 
 
 def gather_sequence(grad: Tensor, sequence: Sequence, how: How, connectivity: Connectivity, into: Into | None = None) -> Tensor:

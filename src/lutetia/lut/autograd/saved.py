@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.backward import Once
-from lutetia._shared.ops import LIBRARY, op
+from lutetia._shared.ops import LIBRARY, op, show_alone
 from lutetia.lut.autograd.how import How, Wires, how_of
 from lutetia.lut.autograd.ops import gather_sequence
 from lutetia.lut.connectivity.full import Connectivity, Full, full
@@ -213,14 +213,16 @@ def remember_rows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*(saved._replace(weight=weight) if any(ctx.needs_input_grad[3:5]) else saved))
 
 
-def rows_to_inputs(ctx: Any, _: bool, grad: Tensor) -> list[Tensor | None]:
-    """grad [B, O] -> nothing for weight, indices, alternatives; da, db [B, N_t] where they are wanted."""
+def rows_to_inputs(ctx: Any, to_weight: bool, grad: Tensor) -> list[Tensor | None]:
+    """grad [B, O] -> dW, nothing for indices and alternatives, da, db [B, N_t]; where they are wanted."""
     to_a, to_b = ctx.needs_input_grad[3:5]
     if not (to_a or to_b):
         return [None] * 5
     s, f = record_of(ctx)
-    da, db = op("row_gains", grad)(grad, s.weight, s.indices, s.alternatives if to_b else None, *s.wires, f.how)
-    return [None, None, None, da.to(ctx.dtypes[0]) if to_a else None, db.to(ctx.dtypes[1]) if to_b else None]
+    rows = (s.indices, s.alternatives, s.a, s.b)
+    da, db, dw = op("weigh_rows_gradients", grad)(grad, s.weight, *rows, to_b, f.two, to_weight, *s.wires, f.how)
+    gains = (da.to(ctx.dtypes[0]) if to_a else None, db.to(ctx.dtypes[1]) if to_b else None)
+    return [dw if to_weight else None, None, None, *gains]
 
 
 # ---- sequences -------------------------------------------------------------------------------------------------------
@@ -237,16 +239,16 @@ def remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
     ctx.save_for_backward(*saved)
 
 
-def attention_to_inputs(ctx: Any, _: bool, grad: Tensor, *__: None) -> list[Tensor | None]:
-    """grad [B, S, O] -> dx [B, S, I], nothing for weight and anchors, dpositions; where they are wanted."""
+def attention_to_inputs(ctx: Any, to_weight: bool, grad: Tensor, *_: None) -> list[Tensor | None]:
+    """grad [B, S, O] -> dx [B, S, I], dW, nothing for anchors, dpositions; where they are wanted."""
     to_x, to_positions = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
     if not (to_x or to_positions):
         return [None] * 4
     s, f = record_of(ctx)
-    numbers = (f.n_inputs, f.positions_shape, f.dtype, f.positions_dtype)
-    run = op("lut_attention_input_gradients", grad)
-    dx, dpositions = run(grad, s.weight, *s[:6], s.anchors, *numbers, *s.wires, f.how)
-    return [dx if to_x else None, None, None, dpositions if to_positions else None]
+    numbers = (f.n_inputs, f.positions_shape, f.dtype, f.positions_dtype, to_weight)
+    run = op("lut_attention_gradients", grad)
+    dx, dpositions, dw = run(grad, s.weight, *s[:6], s.anchors, *numbers, *s.wires, f.how)
+    return [dx if to_x else None, dw if to_weight else None, None, dpositions if to_positions else None]
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------
@@ -295,6 +297,7 @@ def _register(formula: Formula) -> None:
         return formula.backward(ctx, grads, has_weight and ctx.needs_input_grad[formula.weight_at])
 
     torch.library.register_autograd(f"lutetia::{formula.op}", backward, setup_context=setup_context, lib=LIBRARY)
+    show_alone(formula.op)
 
 
 for _formula in (LUT, READ, ROWS, ATTENTION):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lutetia._shared.launches import Planned, planned
 from lutetia._shared.numbers import cdiv, next_power_of_2
-from lutetia._shared.triton_order import transposed_three
+from lutetia._shared.triton_order import transposed_each
 from lutetia.lut.kernels import cuda
 from lutetia.lut.kernels.cuda import pairs as cuda_pairs
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence, Sums, sum_dtype
@@ -35,12 +35,12 @@ COPIES = 16  # of the totals of distances: there are few, and all programs at wo
 
 def by_detector(tensor: Tensor) -> Tensor:
     """[..., S, N_t] -> [..., N_t, S], contiguous."""
-    return tensor.transpose(-1, -2).contiguous()
+    return transposed_each((tensor,))[0]
 
 
 def all_by_detector(detected: Detected) -> Rows:
     """All three, [..., S, N_t] -> [..., N_t, S], contiguous, in one kernel."""
-    return Rows(*transposed_three((detected.indices, *detected.closest)))
+    return Rows(*transposed_each((detected.indices, *detected.closest)))
 
 
 def kind(length: int) -> str:
@@ -93,7 +93,7 @@ def propagate(
     in_cuda = batch and length > 1 and grad.is_cuda and not sums.exact and cuda.available()
     if in_cuda and cuda_pairs.slopes_fit(grad, weight, sequence):
         sent, dx, dpositions = cuda_pairs.slopes(grad, weight, sequence, anchors, n_inputs)
-        return dx if sent is None else scatter_totals(sent, by_detector(sequence.x.closest[1]), anchors, dx), dpositions
+        return dx if sent is None else scatter_totals(sent, sequence.x.closest[1], anchors, dx), dpositions
     target = target_of([batch, n_detectors, length], sums, grad, weight)
     totals = target.out
     position_totals = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
@@ -104,18 +104,17 @@ def propagate(
             grad.contiguous(), weight, rows, all_by_detector(sequence.positions),
             Totals(totals, position_totals, target.overflow), (length, n_detectors, n_outputs, COPIES), **options,
         )  # fmt: skip
-    dx, dpositions = spread_totals(totals, position_totals, rows.min_delta_index, sequence, anchors, n_inputs)
+    dx, dpositions = spread_totals(totals, position_totals, sequence, anchors, n_inputs)
     dtype = sum_dtype(grad, weight)
     return finish(target._replace(out=dx), sums, dtype), finish(target._replace(out=dpositions), sums, dtype)
 
 
 def spread_totals(
-    totals: Tensor, position_totals: Tensor, which: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int
+    totals: Tensor, position_totals: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int
 ) -> tuple[Tensor, Tensor]:
-    """Total slopes [B, N_t, S] to the anchors of their closest calls `which`, those of distances [copies, N_t, S-1] to their
-    bits."""
+    """Total slopes [B, N_t, S] to the anchors of their closest calls, those of distances [copies, N_t, S-1] to their bits."""
     batch, _, length = totals.shape
-    _, pe_which = sequence.positions.closest
+    (_, which), (_, pe_which) = sequence.x.closest, sequence.positions.closest
     dx = scatter_totals(totals, which, anchors, totals.new_zeros(batch, length, n_inputs))
     dpositions = totals.new_empty(*pe_which.shape, sequence.positional_dim)
     if dpositions.numel():
@@ -134,12 +133,19 @@ def spread_totals(
 
 
 def scatter_totals(totals: Tensor, which: Tensor, anchors: Tensor, dx: Tensor) -> Tensor:
-    """Add total slopes [B, N_t, S] to dx [B, S, I], at the anchors of their closest calls `which`."""
+    """Add total slopes [B, N_t, S] to dx [B, S, I], at the anchors of their closest calls `which` [B, S, N_t]."""
     (_, n_detectors, length), n_inputs = totals.shape, dx.shape[2]
     if totals.numel():
         block_t = min(64, next_power_of_2(n_detectors))
         planned(source.scatter_totals_kernel, (dx.shape[0] * length, cdiv(n_detectors, block_t)))(
-            totals, which, anchors, dx, (length, n_inputs, n_detectors), N_C=anchors.shape[1], BLOCK_T=block_t, num_warps=1
+            totals,
+            which.contiguous(),
+            anchors,
+            dx,
+            (length, n_inputs, n_detectors),
+            N_C=anchors.shape[1],
+            BLOCK_T=block_t,
+            num_warps=1,
         )
     return dx
 

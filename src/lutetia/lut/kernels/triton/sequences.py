@@ -104,19 +104,16 @@ def propagate_sequence(
     if not isinstance(connectivity, Full):
         gain, dtype = partial(_gain, grad, weight, connectivity, sums), sum_dtype(grad, weight)
         slopes, distances = map(by_detector, slopes_of_pairs(sequence, gain, 1, sums, dtype))
-        sent = spread_totals(slopes, distances[None], by_detector(sequence.x.closest[1]), sequence, anchors, n_inputs)
+        sent = spread_totals(slopes, distances[None], sequence, anchors, n_inputs)
         return from_units(sent[0], sums, dtype), from_units(sent[1], sums, dtype)
     if walks_pairs(sums, sequence, weight, grad):
         return pairs.propagate(grad, weight, sequence, anchors, n_inputs, sums)
     batch, length, n_detectors = sequence.x.indices.shape
-    _, which = sequence.x.closest
     totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
-    position_totals = totals.new_zeros(n_detectors, max(length - 1, 0))
+    distances = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
     for tile in tiles_of(weight, sequence):
-        slopes, distances = tile.slopes(grad[tile.rows])
-        totals[tile.rows, tile.detectors] += slopes
-        position_totals[tile.detectors] += distances
-    return spread_totals(totals, position_totals[None], by_detector(which), sequence, anchors, n_inputs)
+        tile.add_slopes(grad[tile.rows], Totals(totals[tile.rows, tile.detectors], distances[:, tile.detectors]), n_detectors)
+    return spread_totals(totals, distances, sequence, anchors, n_inputs)
 
 
 @kernel
@@ -215,24 +212,24 @@ class Tile(NamedTuple):
         grid = (cdiv(n_places, case.BLOCK_N), cdiv(n_outputs, case.BLOCK_O), n_detectors)
         planned(source.fill_cells_kernel, grid)(self.weight, self.counts(), indices, order, y, self.numbers, CASE=case, **launch)
 
-    def slopes(self, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Total slopes [B, N_t, S] and [N_t, S-1] of the tile."""
+    def add_slopes(self, grad: Tensor, totals: Totals, n_all: int) -> None:
+        """Add the slopes of the tile to its part of the totals of so many detectors: [B, N_t, S] and [COPIES, N_t, S-1]."""
         seq, (batch, length, n_detectors) = self.sequence, self.sequence.x.indices.shape
-        products = self.project(grad.contiguous(), seq.x.closest[1])
-        totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
-        distances = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
         if length > 1:
+            products = self.project(grad.contiguous(), seq.x.closest[1])
             case = CellCase(seq.n_anchors, seq.positional_dim, BLOCK_J=SLOPES["BLOCK_J"], BLOCK_I=SLOPES["BLOCK_I"])
             planned(source.slopes_of_cells_kernel, (batch * cdiv(length, SLOPES["BLOCK_J"]), n_detectors))(
-                products, all_by_detector(seq.x), all_by_detector(seq.positions), Totals(totals, distances),
-                (length, n_detectors, COPIES), CASE=case, num_warps=2,
+                products, all_by_detector(seq.x), all_by_detector(seq.positions), totals,
+                (length, n_detectors, n_all, COPIES), CASE=case, num_warps=2,
             )  # fmt: skip
-        return totals, distances.sum(0)
 
     def project(self, grad: Tensor, which: Tensor) -> Tensor:
         """P[n, t, c] = g[n] · W[t, index[n, t], c] of the indices, then of those with bit `which` flipped: [N, 2 N_t, C]."""
         (n_places, n_detectors, _), n_cells, indices = self.numbers, self.sequence.n_cells, self.sequence.x.indices
-        both = torch.cat([indices, indices ^ (1 << which)], dim=2)
+        both = indices.new_empty(n_places, 2, n_detectors)
+        planned(source.flip_kernel, (cdiv(indices.numel(), 1024),))(
+            indices, which.contiguous(), both, indices.numel(), n_detectors, BLOCK=1024
+        )
         out = grad.new_empty(n_places, 2 * n_detectors, n_cells, dtype=torch.float32)
         case, launch = self.case(PROJECT)
         order = self.in_order(both).order

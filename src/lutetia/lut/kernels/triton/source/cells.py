@@ -114,6 +114,17 @@ def fill_cells_kernel(weight_ptr, counts, index_ptr, order_ptr, out_ptr, numbers
 
 
 @triton.jit
+def flip_kernel(index_ptr, which_ptr, out_ptr, n_numbers, n_detectors, BLOCK: tl.constexpr):
+    """index, which [N, N_t] -> [N, 2, N_t]: the indices, and with bit `which` of each flipped."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < n_numbers
+    index = tl.load(index_ptr + at, mask=mask, other=0)
+    to = at + at // n_detectors * n_detectors
+    tl.store(out_ptr + to, index, mask=mask)
+    tl.store(out_ptr + to + n_detectors, index ^ (1 << tl.load(which_ptr + at, mask=mask, other=0)), mask=mask)
+
+
+@triton.jit
 def project_cells_kernel(grad_ptr, weight_ptr, index_ptr, order_ptr, out_ptr, numbers, CASE: tl.constexpr):
     """P[n, t, c] = g[n] · W[t, index[n, t], c], one program per (BLOCK_N places in order of it, tile of cells, t).
 
@@ -182,9 +193,9 @@ def slopes_of_cells_kernel(p_ptr, rows, positions, totals, numbers, CASE: tl.con
 
     One program per (b and tile of j, t). It walks the earlier positions twice: by i, for what goes to the anchors at i, and by
     distance, for what goes to the positions: so each is added up before it is written. Neighbouring lanes share a j, hence
-    a row of P.
+    a row of P. The totals are a part of those of n_all detectors.
     """
-    length, n_detectors, copies = numbers
+    length, n_detectors, n_all, copies = numbers
     N_C: tl.constexpr = CASE.N_C
     N_PE: tl.constexpr = CASE.N_PE
     tiles = (length + CASE.BLOCK_J - 1) // CASE.BLOCK_J
@@ -193,6 +204,7 @@ def slopes_of_cells_kernel(p_ptr, rows, positions, totals, numbers, CASE: tl.con
     j = tile * CASE.BLOCK_J + tl.arange(0, CASE.BLOCK_J)[:, None]
     t = tl.program_id(1)
     base = (b * n_detectors + t) * length
+    total_ptr = totals.positions + (b * n_all + t) * length
     j_mask = j < length
     delta_q = tl.load(rows.min_delta + base + j, mask=j_mask, other=1.0)
     slope_q = uncertainty_slope(delta_q)
@@ -213,15 +225,15 @@ def slopes_of_cells_kernel(p_ptr, rows, positions, totals, numbers, CASE: tl.con
         gain = tl.load(p_ptr + main_row + cell, mask=pair, other=0.0) - tl.load(p_ptr + main_row + other_at, mask=pair, other=0.0)
         sum_q += tl.where(at_q, gain, 0.0)
         from_k = uncertainty_slope(delta_k) * tl.sum(tl.where(at_q, 0.0, gain), axis=0)[None, :]
-        tl.atomic_add(totals.positions + base + i, from_k, mask=i_mask, sem="relaxed")
-    tl.atomic_add(totals.positions + base + j, slope_q * tl.sum(sum_q, axis=1)[:, None], mask=j_mask, sem="relaxed")
+        tl.atomic_add(total_ptr + i, from_k, mask=i_mask, sem="relaxed")
+    tl.atomic_add(total_ptr + j, slope_q * tl.sum(sum_q, axis=1)[:, None], mask=j_mask, sem="relaxed")
     if N_PE > 0:
         for start in range(0, top, CASE.BLOCK_I):
             distance = start + tl.arange(0, CASE.BLOCK_I)[None, :]
             d_mask = distance < length - 1
             i = j - distance - 1
             d = t * (length - 1) + distance
-            copy = (tl.program_id(0) % copies) * n_detectors * (length - 1)
+            copy = (tl.program_id(0) % copies) * n_all * (length - 1)
             delta_pe = tl.load(positions.min_delta + d, mask=d_mask, other=1.0)
             pe = tl.load(positions.indices + d, mask=d_mask, other=0)
             flip = 1 << tl.load(positions.min_delta_index + d, mask=d_mask, other=0)

@@ -154,14 +154,17 @@ def slopes_of_pairs_kernel(grad_ptr, weight_ptr, rows, positions, totals, number
 
 @triton.jit
 def scatter_totals_kernel(total_ptr, which_ptr, anchors_ptr, dx_ptr, numbers, N_C: tl.constexpr, BLOCK_T: tl.constexpr):
-    """The total slope of each (b, s, t) to the anchors of its closest call: totals [B, N_t, S] -> dx [B, S, I]."""
+    """The total slope of each (b, s, t) to the anchors of its closest call.
+
+    totals [B, N_t, S], which [B, S, N_t] -> dx [B, S, I].
+    """
     length, n_inputs, n_detectors = numbers
     bs = tl.program_id(0).to(tl.int64)
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     mask = t < n_detectors
     at = ((bs // length) * n_detectors + t) * length + bs % length
     total = tl.load(total_ptr + at, mask=mask, other=0)
-    pair_ptr = anchors_ptr + (t * N_C + tl.load(which_ptr + at, mask=mask, other=0)) * 2
+    pair_ptr = anchors_ptr + (t * N_C + tl.load(which_ptr + bs * n_detectors + t, mask=mask, other=0)) * 2
     tl.atomic_add(dx_ptr + bs * n_inputs + tl.load(pair_ptr, mask=mask, other=0), total, mask=mask, sem="relaxed")
     tl.atomic_add(dx_ptr + bs * n_inputs + tl.load(pair_ptr + 1, mask=mask, other=0), -total, mask=mask, sem="relaxed")
 
