@@ -269,6 +269,27 @@ def test_a_kept_constant_is_replayed() -> None:
     assert function.runs == 3
 
 
+def test_a_call_like_the_last_ones_is_known_by_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where calls of a kind take turns that torch's guards tell apart; what is of another kind is not taken for it."""
+    keys, key_of = [], replay._key
+    monkeypatch.setattr(replay, "_key", lambda *given: keys.append(key := key_of(*given)) or key)
+    function, constant = Counted(lambda x, constant, factor: x * factor + constant, (1,)), torch.ones(3)
+    learned = torch.nn.Parameter(torch.randn(3))
+    for _ in range(8):
+        for x in (torch.randn(3), learned.detach(), learned):
+            with torch.no_grad():
+                assert torch.equal(function(x, constant, 2), x * 2 + 1)
+    assert len(keys) == 5  # a run, two recordings, and a guard each for tensors and parameters
+    odd, longer = torch.randn(4)[1:], torch.randn(6)[::2]
+    for x, factor in ((torch.randn(3), 3), (odd, 2), (longer, 2), (torch.randn(3).double(), 2), (torch.randn(4)[:1], 2)):
+        before = len(keys)
+        assert torch.equal(function(x, constant, factor), x * factor + constant)
+        assert len(keys) == before + 1
+    constant.mul_(5)
+    assert torch.equal(function(odd.clone(), constant, 2), odd * 2 + 5)
+    assert len(keys) == 11
+
+
 def test_whoever_watches_sees_the_function_run() -> None:
     function, x = Counted(lambda x: x + 1), torch.randn(3)
     for _ in range(4):

@@ -66,15 +66,11 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return play
 
 
-def number(value: int) -> Parameter:
-    return Parameter(None, value)
-
-
 ITEMS: list[Any] = [
     Zeros("b", 96),
-    Shot(3, (7, 5, 2), 64, 1000, (Parameter("a", 8), number(2**64 - 3), Parameter("b", 0))),
+    Shot(3, (7, 5, 2), 64, 1000, (Parameter("a", 8), 2**64 - 3, Parameter("b", 0))),
     Zeros("nothing", 0),
-    Shot(1, (1, 1, 1), 1024, 0, (number(41),)),
+    Shot(1, (1, 1, 1), 1024, 0, (41,)),
     Shot(0, (2**31 - 1, 1, 1), 32, 0, ()),
 ]
 PLACES = {"a": (1, 0), "b": (0, 512), "nothing": (0, 0)}

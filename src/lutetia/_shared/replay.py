@@ -30,7 +30,7 @@ from lutetia._shared.prepared import allocator, current_device
 from lutetia._shared.steps import Make, Parameter, Shot, Step, Zeros, function_of
 
 MOST = 1024  # kinds of calls of one function, before all are forgotten
-MOST_GUARDS = 16  # of one kind
+MOST_GUARDS = 4  # of one kind
 aten = torch.ops.aten
 EMPTY = (aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default, aten.empty_strided.default)
 ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
@@ -91,24 +91,27 @@ def _taking(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
 class Kind:
     """Calls that are alike: their first recording, or what replays it."""
 
-    __slots__ = ("first", "forget", "guard", "guards", "refused", "seen", "steps")
+    __slots__ = ("first", "forget", "guards", "refused", "seen", "steps")
 
     def __init__(self, forget: Callable[[], None]) -> None:
         self.forget = forget
-        self.guard: Guard | None = None
-        self.guards = 0  # how many it has had
+        self.guards: list[Guard] = []  # several: an eager call and one of a graph differ in more than counts here
         self.first: Recorder | None = None
         self.steps: Callable[..., Any] | None = None
         self.refused = False  # whether two recordings differed, or one had a step that cannot be replayed
         self.seen: list[Any] = []  # weak references to the constants
 
     def watch(self, arguments: tuple[Any, ...], constants: Sequence[int]) -> bool:
-        """Know the next call like this one by a guard, if that is of use: not where guard after guard did not fit."""
+        """Know the next call like this one by a guard, if one can be made."""
         given = [id(each) for each in arguments if isinstance(each, Tensor)]
-        if self.guards >= MOST_GUARDS or len({*given}) < len(given):
+        if len({*given}) < len(given):
             return False
-        self.guard, self.guards = Guard(arguments, constants), self.guards + 1
+        self.guards = [Guard(arguments, constants), *self.guards[: MOST_GUARDS - 1]]
         return True
+
+    def knows(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether a call is of this kind, by its guards."""
+        return any(guard.fits(arguments) for guard in self.guards)
 
     def record(self, run: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """run(*arguments), and what was learned from it."""
@@ -161,7 +164,7 @@ def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callabl
             return run(*arguments)
         place = (id(arguments[constants[0]]) if constants else 0, arguments[0].shape)
         kind = latest.get(place)
-        if kind is None or not kind.guard.fits(arguments):  # type: ignore[union-attr]
+        if kind is None or not kind.knows(arguments):
             kind = find(arguments, place)
             if kind is None:
                 return run(*arguments)
@@ -306,7 +309,7 @@ class Recorder(TorchDispatchMode):
 
     def aimed(self, shot: Shot | None) -> Shot | None:
         """A launch with names in the place of tensors."""
-        return shot and shot._replace(given=tuple(map(self.parameter, shot.given)))
+        return shot and shot._replace(given=tuple(self.parameter(x) if isinstance(x, Tensor) else x for x in shot.given))
 
     def add_view(self, view: Tensor, given: Tensor) -> None:
         """A tensor that lies in a given one; no step before it is needed."""
@@ -362,10 +365,8 @@ class Recorder(TorchDispatchMode):
             return f"{self.constant(type(value))}({parts})" if named else f"({parts}{',' if value else ''})"
         return repr(value) if value is None or type(value) in (bool, int, str) else self.constant(value)
 
-    def parameter(self, value: Any) -> Parameter:
-        """A tensor by its name and the bytes from there on, or a number."""
-        if not isinstance(value, Tensor):
-            return Parameter(None, value)
+    def parameter(self, value: Tensor) -> Parameter:
+        """A tensor by its name and the bytes from there on."""
         name = self.name(value)
         if name not in self.views:
             return Parameter(name, 0)

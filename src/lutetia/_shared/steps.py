@@ -14,15 +14,15 @@ ROOM = "room"  # the name of what several tensors share
 
 
 class Parameter(NamedTuple):
-    """What a kernel is given: the address so many bytes after that of a named tensor, or a number where there is no name."""
+    """An address that a kernel is given: so many bytes after that of a named tensor."""
 
-    name: str | None
-    number: int
+    name: str
+    n_bytes: int
 
 
 class Shot(NamedTuple):
     """A launch: the driver's handle of a kernel, grid, threads of a block and bytes that they share, and what it is given, each
-    a `Parameter`, or before it has one a tensor or a number of 64 bits."""
+    a `Parameter` or a number of 64 bits; as it is recorded, a tensor."""
 
     function: int
     grid: tuple[int, int, int]
@@ -55,8 +55,9 @@ class Step(NamedTuple):
         """The words of the line, or the tensors whose addresses it needs."""
         if self.does is None:
             return WORD.findall(self.text)
-        given = self.does.given if isinstance(self.does, Shot) else (self.does,)
-        return [each.name for each in given if each.name is not None]
+        if not isinstance(self.does, Shot):
+            return [self.does.name]
+        return [each.name for each in self.does.given if isinstance(each, Parameter)]
 
 
 def function_of(given: list[str], steps: list[Step], made: set[str], constants: dict[str, Any]) -> Callable[..., Any]:

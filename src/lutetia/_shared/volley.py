@@ -16,7 +16,7 @@ import torch
 from lutetia._shared import driver
 from lutetia._shared.compiled import ir, numba
 from lutetia._shared.loops import entry, extending
-from lutetia._shared.steps import Shot, Zeros
+from lutetia._shared.steps import Parameter, Shot, Zeros
 
 LAUNCH, CLEAR = 0, 1  # how an item of the list begins
 HEAD = 8  # numbers of a launch before its parameters: LAUNCH, how many there are, function, grid (3), threads, shared
@@ -64,9 +64,12 @@ class Volley:
         for item in items:
             if isinstance(item, Shot):
                 numbers += LAUNCH, len(item.given), item.function, *item.grid, item.threads, item.shared
-                for name, number in item.given:
-                    base, begin = (CONSTANT, 0) if name is None else places[name]
-                    numbers += base, begin + number
+                for each in item.given:
+                    if isinstance(each, Parameter):
+                        base, begin = places[each.name]
+                        numbers += base, begin + each.n_bytes
+                    else:
+                        numbers += CONSTANT, each
             elif item.n_bytes:
                 numbers += CLEAR, *places[item.name], item.n_bytes
         self.numbers = np.array([number & 0xFFFFFFFFFFFFFFFF for number in numbers], np.uint64).view(np.int64)

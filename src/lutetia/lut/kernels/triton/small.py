@@ -6,6 +6,7 @@ All tensors are contiguous float32 or int32, aligned to 16 bytes.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from lutetia._shared.launches import Planned, watched
 from lutetia._shared.prepared import allocator
+from lutetia._shared.steps import Parameter, Zeros
+from lutetia._shared.volley import Room, Volley, share
 from lutetia.lut.kernels.cuda import keeps_hard_by_detector
 from lutetia.lut.kernels.protocol import FLOAT, Connectivity, Detected, Sequence, Synapses
 from lutetia.lut.kernels.triton import detect, pairs, rows
@@ -22,6 +25,7 @@ from lutetia.lut.kernels.triton.source.basics import Inputs, Rows, Sizes, Target
 
 trains = True
 NOTHING = (None,) * 6
+ADDRESSES = ("x", "weight", "anchors", "positions", "y")  # that a volley of pairs is given, and then one of its own memory
 HOW = (FLOAT, torch.float32)
 
 
@@ -149,46 +153,57 @@ class PairLaunches:
         self.anchors, self.positions, self.n_anchors, self.shape = anchors, positions, n_anchors, (batch, length, n_detectors)
         self.sizes, self.connectivity = Sizes(n_inputs, n_detectors), self  # nothing that a call could name
         self.pointers = (weight.data_ptr(), anchors.data_ptr(), positions.data_ptr())
-        self.plans: tuple[Planned, ...] = ()
         # What a long sequence finds is walked by detector, and stored so.
         self.long = pairs.kind(length) == "long"
         self.found = (
             ((batch, n_detectors, length), (n_detectors, length - 1)) if self.long else (self.shape, (length - 1, n_detectors))
         )
         self.steps = (1, length, 1, length - 1) if self.long else (n_detectors, 1, n_detectors, 1)
-        self.make, (first, second) = allocator(x), self.found
-        self.strides = ((first[1] * first[2], first[2], 1), (second[1], 1))
+        self.make, self.n_outputs = allocator(x), weight.shape[2]
+        self.volley: Volley | None = None
+        rooms = [Room(4 * math.prod(each), 0, 0) for each in self.found]
+        self.places, self.n_bytes = share(dict(zip(("indices", "signs"), rooms, strict=True)))
 
     def fill(self, x: Tensor, weight: Tensor, found: None = None) -> Tensor | None:
         """x [B, S, I] -> y [B, S, O]; None where the positions have moved."""
-        (batch, length, n_detectors), n_outputs = self.shape, weight.shape[2]
+        (batch, length, _), n_outputs = self.shape, self.n_outputs
         at_weight, at_anchors, at_positions = self.pointers
         if self.positions.data_ptr() != at_positions:
             return None
-        y = x.new_zeros((batch, length, n_outputs))
-        indices, signs = (self.make(*each, torch.int32) for each in zip(self.found, self.strides, strict=True))
-        if not self.plans or watched() or any(plan.launch.compiled is None for plan in self.plans):
-            self._launch(x, weight, (indices, signs, y))
+        y = self.make((batch, length, n_outputs), (length * n_outputs, n_outputs, 1), torch.float32)
+        if self.volley is None or watched():
+            self._launch(x, weight, y.zero_())
             return y
-        to_detect, to_sign, to_fill = self.plans
-        at_indices, at_signs = indices.data_ptr(), signs.data_ptr()
-        inputs = (x.data_ptr(), at_anchors, None, None, None, None)
-        turned = (length, n_detectors) if self.long else (None, None)
-        to_detect.launch.again(inputs, (at_indices, *NOTHING[1:]), self.sizes, turned[0], *to_detect.constants)
-        to_sign.launch.again(at_positions, (at_signs, *NOTHING[1:]), signs.numel(), turned[1], *to_sign.constants)
-        numbers = (length, n_detectors, n_outputs)
-        to_fill.launch.again(
-            at_weight, (at_indices, at_signs), (y.data_ptr(), None, None), numbers, self.steps, *to_fill.constants
-        )  # fmt: skip
+        room = self.make((self.n_bytes,), (1,), torch.uint8)
+        self.volley(x.data_ptr(), at_weight, at_anchors, at_positions, y.data_ptr(), room.data_ptr())
         return y
 
-    def _launch(self, x: Tensor, weight: Tensor, room: tuple[Tensor, Tensor, Tensor]) -> None:
-        """The first time: by tensors, which Triton looks at."""
-        indices, signs, y = room
+    def _launch(self, x: Tensor, weight: Tensor, y: Tensor) -> None:
+        """The first time: by tensors, which Triton looks at; y [B, S, O] is zero."""
         values, length = self.positions[: self.shape[1] - 1], self.shape[1] if self.long else None
+        indices, signs = (x.new_empty(size, dtype=torch.int32) for size in self.found)
         compared = detect.launch(x, Inputs(x, self.anchors), Rows(indices), detect.compared(x, self.anchors), {}, length)
         assert compared is not None  # a batch that is prepared for has rows
         signed = detect.launch_positions(values, Rows(signs), self.long)
         by_place, by_distance = (indices.transpose(1, 2), signs.t()) if self.long else (indices, signs)
         sequence = Sequence(Detected(by_place), Detected(by_distance), self.n_anchors, values.shape[2])
-        self.plans = (compared, signed, pairs.launch_fill(weight, sequence, Target(y), FLOAT))
+        self.volley = self._planned((compared, signed, pairs.launch_fill(weight, sequence, Target(y), FLOAT)), signs.numel())
+
+    def _planned(self, plans: tuple[Planned, Planned, Planned], n_signs: int) -> Volley | None:
+        """The same launches in a row, by addresses; None under the interpreter, and where Triton must make one of them."""
+        (batch, length, n_detectors), n_outputs = self.shape, self.n_outputs
+        x, weight, anchors, positions, y, indices, signs = (Parameter(name, 0) for name in (*ADDRESSES, "indices", "signs"))
+        turned = (length, n_detectors) if self.long else (None, None)
+        given: list[tuple[Any, ...]] = [
+            ((x, anchors, None, None, None, None), (indices, *NOTHING[1:]), self.sizes, turned[0]),
+            (positions, (signs, *NOTHING[1:]), n_signs, turned[1]),
+            (weight, (indices, signs), (y, None, None), (length, n_detectors, n_outputs), self.steps),
+        ]
+        if not all(plan.launch.ready() for plan in plans):
+            return None
+        shots = [plan.launch.shot(*each, *plan.constants) for plan, each in zip(plans, given, strict=True)]
+        if None in shots:
+            return None
+        places = {name: (number, 0) for number, name in enumerate(ADDRESSES)}
+        places |= {name: (len(ADDRESSES), begin) for name, begin in self.places.items()}
+        return Volley([Zeros("y", 4 * batch * length * n_outputs), *shots], places)  # type: ignore[list-item]
