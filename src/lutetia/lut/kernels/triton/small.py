@@ -161,6 +161,7 @@ class PairLaunches:
         self.steps = (1, length, 1, length - 1) if self.long else (n_detectors, 1, n_detectors, 1)
         self.make, self.n_outputs = allocator(x), weight.shape[2]
         self.volley: Volley | None = None
+        self.plans: tuple[Planned, ...] = ()
         rooms = [Room(4 * math.prod(each), 0, 0) for each in self.found]
         self.places, self.n_bytes = share(dict(zip(("indices", "signs"), rooms, strict=True)))
 
@@ -187,9 +188,10 @@ class PairLaunches:
         signed = detect.launch_positions(values, Rows(signs), self.long)
         by_place, by_distance = (indices.transpose(1, 2), signs.t()) if self.long else (indices, signs)
         sequence = Sequence(Detected(by_place), Detected(by_distance), self.n_anchors, values.shape[2])
-        self.volley = self._planned((compared, signed, pairs.launch_fill(weight, sequence, Target(y), FLOAT)), signs.numel())
+        self.plans = (compared, signed, pairs.launch_fill(weight, sequence, Target(y), FLOAT))  # kept: what is launched is theirs
+        self.volley = self._in_a_row(signs.numel())
 
-    def _planned(self, plans: tuple[Planned, Planned, Planned], n_signs: int) -> Volley | None:
+    def _in_a_row(self, n_signs: int) -> Volley | None:
         """The same launches in a row, by addresses; None under the interpreter, and where Triton must make one of them."""
         (batch, length, n_detectors), n_outputs = self.shape, self.n_outputs
         x, weight, anchors, positions, y, indices, signs = (Parameter(name, 0) for name in (*ADDRESSES, "indices", "signs"))
@@ -199,9 +201,9 @@ class PairLaunches:
             (positions, (signs, *NOTHING[1:]), n_signs, turned[1]),
             (weight, (indices, signs), (y, None, None), (length, n_detectors, n_outputs), self.steps),
         ]
-        if not all(plan.launch.ready() for plan in plans):
+        if not all(plan.launch.ready() for plan in self.plans):
             return None
-        shots = [plan.launch.shot(*each, *plan.constants) for plan, each in zip(plans, given, strict=True)]
+        shots = [plan.launch.shot(*each, *plan.constants) for plan, each in zip(self.plans, given, strict=True)]
         if None in shots:
             return None
         places = {name: (number, 0) for number, name in enumerate(ADDRESSES)}
