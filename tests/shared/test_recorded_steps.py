@@ -290,6 +290,17 @@ def test_a_call_like_the_last_ones_is_known_by_a_guard(monkeypatch: pytest.Monke
     assert len(keys) == 11
 
 
+def test_arguments_that_are_left_out() -> None:
+    """An op is not handed those that have their default."""
+    scale = torch.tensor([1.0, 2.0, 3.0])
+    function = Counted(lambda x, factor=2.0, other=None: x * factor if other is None else x * factor * other, (2,))
+    x = torch.randn(3)
+    for _ in range(5):
+        for rest in ((), (3.0,), (3.0, scale), (), (2.0, None)):
+            assert torch.equal(function(x, *rest), function.run(x, *rest))
+    assert function.runs == 12
+
+
 def test_whoever_watches_sees_the_function_run() -> None:
     function, x = Counted(lambda x: x + 1), torch.randn(3)
     for _ in range(4):

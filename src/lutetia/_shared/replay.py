@@ -70,6 +70,8 @@ class Guard:
 
     def fits(self, arguments: tuple[Any, ...]) -> bool:
         """Whether it is."""
+        if len(arguments) != len(self.aligned) + len(self.other):  # those with a default may be left out
+            return False
         tensors = self.tensors(arguments)
         if self.others(arguments) != self.other or not self.same(*tensors):
             return False
@@ -162,7 +164,7 @@ def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callabl
     def call(*arguments: Any) -> Any:
         if not (arguments[0].is_cuda or on_cpu) or watched() or not is_quiet():
             return run(*arguments)
-        place = (id(arguments[constants[0]]) if constants else 0, arguments[0].shape)
+        place = (id(arguments[constants[0]]) if constants and constants[0] < len(arguments) else 0, arguments[0].shape)
         kind = latest.get(place)
         if kind is None or not kind.knows(arguments):
             kind = find(arguments, place)
