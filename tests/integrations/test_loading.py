@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import warm
 from lutetia.errors import DataError
 from tools import optional_module
 
@@ -61,8 +61,9 @@ def test_weights_that_are_not_there_are_not_drawn(folder: Path) -> None:
 
 def test_nothing_need_be_registered_first(folder: Path) -> None:
     """In a process of its own: what another test registered would stay."""
-    code = f"from lutetia.integrations.transformers import load_decoder; load_decoder({str(folder)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = "import sys; assert not any(name.startswith('lutetia.integrations') for name in sys.modules); "
+    code += f"from lutetia.integrations.transformers import load_decoder; load_decoder({str(folder)!r})"
+    done = warm.run(["-c", code])
     assert done.returncode == 0, done.stderr[-2000:]
 
 
