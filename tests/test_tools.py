@@ -36,7 +36,7 @@ def test_seeded():
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    for name in ("conftest.py", "tools.py", "warm.py", "compiler.py", "interpreter.py"):
+    for name in ("conftest.py", "tools.py", "warm.py", "interpreter.py"):
         shutil.copy(HERE / name, tmp_path)
     (tmp_path / "test_suite.py").write_text(SUITE)
     return tmp_path

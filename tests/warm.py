@@ -209,9 +209,6 @@ def prepare_torch() -> None:
             __import__(module)
     from numba.core.registry import cpu_target
 
-    import compiler
-
-    compiler.quicken()
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()  # 0.4 s, which it takes before the first loop of a process
     quick_yosys()
