@@ -212,7 +212,7 @@ def methods_of(blank: int) -> dict[str, Explain]:
 
 
 def by_length(scores: Scores, tokenizer: Any, methods: dict[str, Explain], quick: bool) -> list[Row]:
-    """The processor seconds of one explanation of texts of several lengths: ours and LXT's, which take turns, the median of each."""
+    """The processor seconds of one explanation by the length of the text: ours and LXT's, which take turns; medians."""
     text = tokenizer(" ".join(PROMPTS * 4), return_tensors="pt", add_special_tokens=False)["input_ids"]
     rows: list[Row] = []
     for length in LENGTHS[: 1 if quick else None]:
