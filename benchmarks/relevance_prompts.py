@@ -6,7 +6,8 @@ steps: lower is better. Gradient × input and integrated gradients (50 steps fro
 the classes of the model while it runs; without the package its row is left out. `distance` is the largest relative difference
 from our relevance. Times are processor seconds of one thread per explained token, after one call that does not count; all methods
 take turns at every prompt. In the row of 16 tokens one walk explains the 16 likeliest next tokens. `memory` is what a process of
-its own reaches beyond its model for one text, all prompts in a row.
+its own reaches beyond its model for one text, all prompts in a row. The second table has our time and LXT's for texts of 8 to 512
+tokens, the median of 7 turns.
 
     lutetia bench relevance_prompts [--quick] [--json] [--save]
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import statistics
 import sys
 import time
 from collections import defaultdict
@@ -37,6 +39,8 @@ STEPS = 50
 EPS = 1e-9
 ORDERS = 5  # drawn for each prompt
 TOGETHER = 16  # tokens that one walk explains
+LENGTHS = (8, 32, 128, 512)  # tokens of one text
+TURNS = 7  # at each length; the median counts
 OURS, LXT, MANY = "AttnLRP", "AttnLRP by LXT", f"AttnLRP, {TOGETHER} tokens in one walk"
 GRADIENT, PATH, RANDOM = "gradient × input", "integrated gradients", "random order"
 PROMPTS = (
@@ -207,6 +211,24 @@ def methods_of(blank: int) -> dict[str, Explain]:
     return {OURS: by_lrp, MANY: by_lrp_together, **lxt, GRADIENT: by_gradient, PATH: by_path(blank)}
 
 
+def by_length(scores: Scores, tokenizer: Any, methods: dict[str, Explain], quick: bool) -> list[Row]:
+    """The processor seconds of one explanation by the length of the text: ours and LXT's, which take turns; medians."""
+    text = tokenizer(" ".join(PROMPTS * 4), return_tensors="pt", add_special_tokens=False)["input_ids"]
+    rows: list[Row] = []
+    for length in LENGTHS[: 1 if quick else None]:
+        progress(f"{length} tokens")
+        seconds: dict[str, list[float]] = {name: [] for name in (OURS, LXT)}
+        for turn in range(2 if quick else TURNS + 1):
+            for name, taken in seconds.items():
+                began = time.process_time()
+                methods[name](scores.model, text[:, :length], scores.targets[0])
+                if turn:  # the first does not count
+                    taken.append(time.process_time() - began)
+        ours, lxt = (statistics.median(taken) for taken in seconds.values())
+        rows.append({"tokens": length, "ours": ours, "lxt": lxt, "ratio": ours / lxt})
+    return rows
+
+
 def measure_memory(name: str) -> None:
     """Print what one explanation of all prompts in a row needs beyond the model, in MiB."""
     model, tokenizer = load()
@@ -247,6 +269,9 @@ def main(argv: list[str] | None = None) -> int:
         row["memory"] = peak_of(__file__, "--memory", row["method"])
     units = {"method": None, "probability": None, "time": "s", "memory": "MiB", "distance": None}
     tables = [table("methods", units, rows)]
+    if LXT in methods:
+        lengths = {"tokens": None, "ours": "s", "lxt": "s", "ratio": None}
+        tables.append(table("lengths", lengths, by_length(scores, tokenizer, methods, options.quick)))
     settings = {"threads": 1, "prompts": len(scores.prompts), "steps": STEPS, "eps": EPS, "random orders": ORDERS}
     packages = ["transformers", "captum", "lxt"]
     return finish(result(__doc__, "relevance_prompts", settings, tables, peers=peers, packages=packages), options)

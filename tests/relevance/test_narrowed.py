@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import relevance
+from lutetia.relevance.graph import Node
+from lutetia.relevance.inputs import named_modules
 from lutetia.relevance.rules import linear
 
 
@@ -101,3 +104,57 @@ def test_rows_of_several_words_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(linear, "MANY", 1000)
     for mine, wanted in zip(some, relevance.attribute_each(model, x, target), strict=True):
         torch.testing.assert_close(mine[x], wanted[x], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+@pytest.mark.parametrize("together", [False, True])
+def test_products_in_onednn_are_those_of_torch(rows: int, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight that lies transposed, as that of a linear layer does; the same in torch alone is the definition."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 21, bias=False), nn.ReLU(), nn.Linear(21, 9))
+    x = torch.randn(rows, 30)
+    calls: list[torch.Size] = []
+    onednn = linear._onednn_linear
+    if onednn is None:
+        pytest.skip("this torch has no oneDNN")
+
+    def counted(s: Tensor, *rest: Any) -> Tensor:
+        calls.append(s.shape)
+        return onednn(s, *rest)
+
+    def explained() -> list[Tensor]:
+        if together:
+            return [each[x] for each in relevance.attribute_each(model, x, lambda output: output[0, :3])]
+        return [relevance.attribute(model, x, target=2)[x]]
+
+    expected = explained()
+    monkeypatch.setattr(linear, "LARGE_WEIGHT", 1)
+    monkeypatch.setattr(linear, "_onednn_linear", counted)
+    torch.testing.assert_close(explained(), expected, rtol=1e-4, atol=1e-6)
+    assert bool(calls) == (rows > 1 and not together)  # a single row takes longer there, and vmap does not know it
+    calls.clear()
+    relevance.attribute(model.double(), x.double(), target=2)
+    assert not calls  # float32 alone
+
+
+def test_modules_are_named_as_torch_names_them() -> None:
+    shared = nn.Linear(3, 3)
+    model = nn.ModuleDict(
+        {"a": nn.Sequential(shared, nn.ReLU(), nn.Sequential(nn.Linear(3, 2))), "b": shared, "c": nn.Identity()}
+    )
+    model.register_module("none", None)
+    assert list(named_modules(model).items()) == list(model.named_modules())
+
+
+def test_a_walk_leaves_no_cycle_that_keeps_its_nodes() -> None:
+    """Else they would stay until the garbage collector runs, with the activations that they hold."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    x = torch.randn(2, 4)
+    relevance.attribute(model, x)
+    gc.collect()
+    gc.disable()
+    try:
+        relevance.attribute(model, x)
+        assert not [each for each in gc.get_objects() if isinstance(each, Node)]
+    finally:
+        gc.enable()

@@ -51,26 +51,30 @@ class Walk:
 
     def run(self, seed: Tensor) -> None:
         """Walk from the root, whose out-relevance is `seed`, shaped like the output."""
-        with flow.step("relevance walk", part="relevance", inputs={"seed": seed}, nodes=len(self.graph.nodes)):
-            self.propagate(self.graph.root, seed)
-            while self.targets_left or self.to_the_end:
-                if self.fulfilled:
-                    self._fulfil(self.fulfilled.popleft())
-                elif self.promise_traversal_stack:
-                    node = self._pop(self.promise_traversal_stack)
-                    # What landed since takes the normal path; once is enough.
-                    if node.landed < len(node.parents) and node.pre_promise is None:
-                        self._enter("PTM", node)
-                        self._search(node)
-                elif self.normal_stack:
-                    node = self._pop(self.normal_stack)
-                    self._enter("NTM", node)
-                    self._merge(node)
-                else:
-                    break
+        try:
+            with flow.step("relevance walk", part="relevance", inputs={"seed": seed}, nodes=len(self.graph.nodes)):
+                self._run(seed)
+        finally:
+            del self.promises  # which call this walk: nodes would stay in a cycle until the garbage collector finds it
+
+    def _run(self, seed: Tensor) -> None:
+        self.propagate(self.graph.root, seed)
+        while self.targets_left or self.to_the_end:
+            if self.fulfilled:
+                self._fulfil(self.fulfilled.popleft())
+            elif self.promise_traversal_stack:
+                node = self._pop(self.promise_traversal_stack)
+                # What landed since takes the normal path; once is enough.
+                if node.landed < len(node.parents) and node.pre_promise is None:
+                    self._enter("PTM", node)
+                    self._search(node)
+            elif self.normal_stack:
+                node = self._pop(self.normal_stack)
+                self._enter("NTM", node)
+                self._merge(node)
             else:
+                self._check_nothing_is_left()
                 return
-            self._check_nothing_is_left()
 
     def _pop(self, stack: list[Node]) -> Node:
         return stack.pop()
@@ -109,13 +113,15 @@ class Walk:
         if node.pre_promise is not None:
             self._merge_into_pre_promise(node, node.pre_promise, slots)
             return
-        if node.nr >= 0 and not self.telling and not any([slot.__class__ is Branch for slot in slots]):  # the most frequent case
-            addends = [slot for slot in slots if slot is not NOTHING]
+        addends = [slot for slot in slots if slot is not NOTHING]
+        promised = any([addend.__class__ is Branch for addend in addends])
+        if node.nr >= 0 and not self.telling and not promised:  # the most frequent case
             R = None if not addends else addends[0] if len(addends) == 1 else sum_of(addends)
             slots.clear()  # free the addends before the rule runs
             addends.clear()
             self.propagate(node, R)
             return
+        del addends
         landed: list[tuple[Tensor, int]] = []
         pending: list[tuple[Branch, int]] = []
         for slot, (_, _, nr) in zip(slots, node.parents, strict=True):
@@ -176,29 +182,34 @@ class Walk:
 
         A child that nothing else reaches is next, at once: most nodes of a graph stand in a row.
         """
+        passed = 0
         while True:
             op = node.op
             args: Sequence[Tensor | None] = ()
             if R is not None and not op.blind:
                 args = node.operands()
-                needs = [position for position in op.needs(node) if args[position] is None]
-                if needs:
-                    promise = Promise(node)
-                    promise.out = list(R) if isinstance(R, tuple) else R
-                    self._send(promise, args, needs)
-                    return
+                if any([arg is None for arg in args]):
+                    needs = [position for position in op.needs(node) if args[position] is None]
+                    if needs:
+                        promise = Promise(node)
+                        promise.out = list(R) if isinstance(R, tuple) else R
+                        self._send(promise, args, needs)
+                        break
             given = self.apply(node, R, args)
-            if len(node.walked) == 1 and not self.telling and (self.targets_left or self.to_the_end):
-                (position,) = node.walked
-                child = node.edges[position].child  # type: ignore[union-attr]
+            walked, edges = node.walked, node.edges
+            if len(walked) == 1 and not self.telling and (self.targets_left or self.to_the_end):
+                position = walked[0]
+                child = edges[position].child  # type: ignore[union-attr]
                 if len(child.parents) == 1:
                     node, R = child, given[position]
-                    self.mode = "NTM"
-                    self.report.modes["NTM"] += 1
+                    passed += 1
                     continue
-            for position in node.walked:
-                self._fill(node.edges[position], given[position])
-            return
+            for position in walked:
+                self._fill(edges[position], given[position])
+            break
+        if passed:
+            self.mode = "NTM"
+            self.report.modes["NTM"] += passed
 
     def _propagate_promise(self, node: Node, branch: Branch) -> None:
         """Send a promise through a node: the node answers it, passes it on, or makes its own promise."""
@@ -245,13 +256,14 @@ class Walk:
         """Land a tensor or a promise branch on an edge, and count down."""
         assert edge is not None
         child = edge.child
+        count = len(child.parents)
         if child.slots is None:
-            child.slots = [None] * len(child.parents)
+            child.slots = [None] * count
         child.slots[edge.slot] = NOTHING if item is None else item
         child.landed += 1
-        if child.landed == len(child.parents):
+        if child.landed == count:
             self.normal_stack.append(child)
-        elif isinstance(item, Branch) and item.is_open:
+        elif item.__class__ is Branch and item.is_open:
             pre_promise = child.pre_promise
             if pre_promise is None:
                 self.promise_traversal_stack.append(child)
@@ -275,25 +287,26 @@ class Walk:
 
     def apply(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Given:
         """Apply the rule of a node: the one place where relevance is passed on."""
+        op, report = node.op, self.report
         self.log.append((True, node))
         if R.__class__ is SlicedRelevance:
             R = R.whole()
         if node.targets:
             self.targets_left -= len(node.targets)
             for target in node.targets:
-                target.collect(R, self.report.stacked)
+                target.collect(R, report.stacked)
         if R is None:
             return [None] * len(node.edges)
         if self.telling:
             with flow.step(f"{node.where()}", part="relevance", inputs={"R": R}, mode=self.mode) as step:
                 given = self._rule(node, R, args)
                 step.outputs(given=[whole(part) for part in given if part is not None])
-        elif node.op.blind and node.wide is None and not self.report.stacked:
-            given = node.op.relevance(node, R, args)
+        elif op.blind and node.wide is None and not report.stacked:
+            given = op.relevance(node, R, args)
         else:
             given = self._rule(node, R, args)
-        self.report.add(node, R, given)
-        if not node.op.blind:
+        report.add(node, R, given)
+        if not op.blind:
             node.value = node.kept = None
         return given
 

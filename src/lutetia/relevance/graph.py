@@ -45,46 +45,47 @@ class NodeEdge:
         self.slot = slot  # which place among the child's incoming edges
 
 
-_NO_INPUT: tuple[int, ...] = ()
-
-
 class Node:
-    """One autograd node, and what the walk keeps at it. Most nodes leave most attributes as they are here."""
+    """One autograd node, and what the walk keeps at it. A graph has thousands, each of them asked often: hence slots."""
 
+    __slots__ = (
+        "choice", "edges", "fn", "index", "is_inner", "is_weight", "kept", "landed", "metadata_of_outputs", "module", "modules",
+        "name", "note", "notes", "nr", "op", "parents", "pre_promise", "recurrent", "rules", "slots", "targets", "value",
+        "walked", "walks", "wide",
+    )  # fmt: skip
     op: Op
     rules: Rules
-    index = -1  # topological: parents before children
-    choice: Any = None  # how this node is propagated, chosen by the rules
-    walked: tuple[int, ...] = ()  # the inputs that relevance is handed to
-    is_weight = False
-    is_inner = False  # the leaf of a walk inside a node: what ends there goes on in the walk around
-    walks = True  # whether the walk visits it: activations and requested weights
-    nr = 0  # the one output number in use, -1 when several are
-    wide: bool | None = None  # in a walk in float64: whether the node appears in float64, or keeps its dtype
-    recurrent = False  # whether it is part of a recurrent cell
-    modules: Modules | None = None  # who knows which module it ran in, where `watch` saw it
-    module: str | None = None  # that module, once someone asked
-    targets: Sequence[Any] = ()  # the targets at this node
-    # What a walk leaves:
-    slots: Any = None  # input_tracker: per incoming edge a tensor, a promise branch, or None; None before anything has landed
-    landed = 0  # incoming edges that something has landed on
-    pre_promise: Any = None
-    value: Relevance | None = None  # the forward output, while it is worth keeping
-    kept: list[Tensor | None] | None = None  # operands, as autograd kept them
-    note = ""  # what the report should say about it
-    metadata_of_outputs: Any = None
 
     def __init__(self, fn: Any) -> None:
         self.fn = fn
-        self.name: str = fn.name().rpartition("::")[2]
+        name: str = fn.name()
+        self.name = name if ":" not in name else name.rpartition("::")[2]
         self.notes: dict[str, Any] = fn.metadata  # what `watch` saw
         self.edges: list[NodeEdge | None] = []  # one per forward input; None where the input was a constant
         self.parents: list[tuple[Node, int, int]] = []  # per incoming edge: consumer, which of its inputs, output number
+        self.index = -1  # topological: parents before children
+        self.choice: Any = None  # how this node is propagated, chosen by the rules
+        self.walked: tuple[int, ...] = ()  # the inputs that relevance is handed to
+        self.is_weight = False
+        self.is_inner = False  # the leaf of a walk inside a node: what ends there goes on in the walk around
+        self.walks = True  # whether the walk visits it: activations and requested weights
+        self.nr = 0  # the one output number in use, -1 when several are
+        self.wide: bool | None = None  # in a walk in float64: whether the node appears in float64, or keeps its dtype
+        self.recurrent = False  # whether it is part of a recurrent cell
+        self.modules: Modules | None = None  # who knows which module it ran in, where `watch` saw it
+        self.module: str | None = None  # that module, once someone asked
+        self.targets: Sequence[Any] = ()  # the targets at this node
+        self.reset()
 
     def reset(self) -> None:
         """Forget what a walk left."""
-        for name in ("slots", "landed", "pre_promise", "value", "kept", "note", "metadata_of_outputs"):
-            self.__dict__.pop(name, None)
+        self.slots: Any = None  # input_tracker: per incoming edge a tensor, a promise branch, or None; None before any landed
+        self.landed = 0  # incoming edges that something has landed on
+        self.pre_promise: Any = None
+        self.value: Relevance | None = None  # the forward output, while it is worth keeping
+        self.kept: list[Tensor | None] | None = None  # operands, as autograd kept them
+        self.note = ""  # what the report should say about it
+        self.metadata_of_outputs: Any = None
 
     @property
     def is_parameter(self) -> bool:
@@ -256,7 +257,7 @@ class AutogradGraph:
     def release(self) -> None:
         """Drop all references: parents and children form cycles, which keep activations until the garbage collector runs."""
         for node in self.found:
-            node.__dict__.clear()
+            node.fn, node.edges, node.parents = None, [], []
         self.by_fn, self.nodes, self.found = {}, [], []
 
     def _classify(self, order: Sequence[Node], wanted: set[Any]) -> None:
@@ -264,26 +265,24 @@ class AutogradGraph:
         from lutetia.relevance.registry import find_op
 
         inside = _inside_weights(order)
+        ops: dict[str, Op] = {}
         for node in reversed(order):
-            op = node.op = find_op(node)
-            edges = node.edges
+            name, edges = node.name, node.edges
+            op = ops.get(name)
+            if op is None:
+                op = find_op(node)
+                if edges:
+                    ops[name] = op
+            node.op = op
             if not edges:
                 if node.is_parameter:
                     node.is_weight, node.walks = True, node.fn in wanted
                 continue
-            walked, data = _NO_INPUT, False
-            for at, edge in enumerate(edges):
-                if edge is not None:
-                    child = edge.child
-                    if child.walks:
-                        walked = (*walked, at)
-                    if not child.is_weight:
-                        data = True
-            if not data:
-                node.is_weight = any(edges) and (node in inside or not op.reads_data(node))
-                node.walks = not node.is_weight or bool(walked) or node.fn in wanted
-            if walked:
-                node.walked = walked
+            there = [(at, edge.child) for at, edge in enumerate(edges) if edge is not None]
+            node.walked = tuple([at for at, child in there if child.walks])
+            if all([child.is_weight for _, child in there]):
+                node.is_weight = bool(there) and (node in inside or not op.reads_data(node))
+                node.walks = not node.is_weight or bool(node.walked) or node.fn in wanted
         if order[0].is_weight:  # a function of parameters alone: then these are the inputs
             for node in order:
                 node.is_weight, node.walks = False, True

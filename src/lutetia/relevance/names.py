@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lutetia.errors import check_tensor, fail
 from lutetia.relevance.graph import MODULES, WEIGHT, AutogradGraph
+from lutetia.relevance.inputs import named_modules
 from lutetia.relevance.scripted import scripts_seen
 from lutetia.relevance.seen import Constants, attention_seen, custom_functions_seen
 
@@ -53,7 +54,9 @@ def watch(model: nn.Module) -> Iterator[None]:
     """
     if not isinstance(model, nn.Module):
         fail("model", model, "an nn.Module")
-    names = {id(module): name for name, module in model.named_modules()}
+    modules = named_modules(model)
+    names = {id(module): name for name, module in modules.items()}
+    recurrent = {id(module) for module in modules.values() if isinstance(module, (nn.RNNBase, nn.RNNCellBase))}
     began: list[int] = []
 
     def before(module: nn.Module, inputs: object) -> None:
@@ -68,7 +71,7 @@ def watch(model: nn.Module) -> Iterator[None]:
             if module._forward_pre_hooks or isinstance(module, ParametrizationList):
                 for weight in _computed_weights(module, output):
                     weight.grad_fn.metadata[WEIGHT] = True  # type: ignore[index, union-attr]
-            _mark(name, began.pop(), output, isinstance(module, (nn.RNNBase, nn.RNNCellBase)))
+            _mark(name, began.pop(), output, id(module) in recurrent)
 
     handles: list[RemovableHandle] = [
         nn.modules.module.register_module_forward_pre_hook(before),
@@ -143,9 +146,10 @@ def read_names(graph: AutogradGraph) -> dict[str, list[tuple[Any, int]]]:
     for node in graph.nodes:
         if node.name == "CheckpointBackward":
             named.setdefault(node.fn.label, []).append((node, 0))
-        for label, name, start, end, nr, recurrent in node.notes.get(MODULES, ()):
-            named.setdefault(label, []).append((node, nr))
-            spans.append((start, end, name, recurrent))
+        if node.notes:
+            for label, name, start, end, nr, recurrent in node.notes.get(MODULES, ()):
+                named.setdefault(label, []).append((node, nr))
+                spans.append((start, end, name, recurrent))
     if spans:
         modules = Modules(spans)
         for node in graph.nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ class Report:
         if op.nests or node.is_inner:  # what is inside it was noted, and what is around it will be
             return
         taken = totals if self.stacked else total
-        outs = tuple([taken(r) for r in R if r is not None]) if R.__class__ is tuple else (taken(R),)
+        outs: Sequence[Any] = [taken(r) for r in R if r is not None] if R.__class__ is tuple else (taken(R),)
         ins = outs
         if op.conserves:
             given_R = given[0]
@@ -64,13 +64,11 @@ class Report:
                 given_R._lutetia_sum = outs[0] if len(outs) == 1 else sum(outs)  # type: ignore[union-attr]
         else:  # what a constant or a weight would get ends here
             edges = node.edges
-            ins = tuple(
-                [
-                    taken(part)
-                    for at in node.walked
-                    if (part := given[at]) is not None and not edges[at].child.is_weight  # type: ignore[union-attr]
-                ]
-            )
+            ins = [
+                taken(part)
+                for at in node.walked
+                if (part := given[at]) is not None and not edges[at].child.is_weight  # type: ignore[union-attr]
+            ]
         module: Any = node.module
         if module is None:  # to be searched for when someone reads the report
             module = "" if node.modules is None else (node.modules, node.fn._sequence_nr())
@@ -188,9 +186,8 @@ def totals(relevance: Any) -> Tensor:
     return known
 
 
-def is_stacked(tensor: Tensor) -> bool:
-    """Whether a tensor stands for N relevances that a rule is applied to at once: nothing can be decided by its numbers."""
-    return torch._C._functorch.is_batchedtensor(tensor)
+# Whether a tensor stands for N relevances that a rule is applied to at once: nothing can be decided by its numbers.
+is_stacked: Callable[[Tensor], bool] = torch._C._functorch.is_batchedtensor
 
 
 def numbers_of(tensor: Tensor) -> Tensor:

@@ -22,6 +22,13 @@ class Constants(TorchFunctionMode):
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _QUIET:
             return func(*args, **kwargs) if kwargs else func(*args)
+        if func in _PRODUCTS and not kwargs:  # the most frequent of those that are recorded
+            result = func(*args)
+            fn: Any = result.grad_fn
+            if fn is not None:
+                note_constant("linear", fn, args, {})
+                _behind_views(fn).metadata[OUTPUT] = KeptTensor(result)
+            return result
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         writes = name in _IN_PLACE or (name.endswith("_") and not name.startswith("_"))
@@ -29,7 +36,7 @@ class Constants(TorchFunctionMode):
         result = func(*args, **kwargs)
         if writes:
             _note_write(func, args, kwargs, before)
-        fn: Any = result.grad_fn if isinstance(result, Tensor) else None
+        fn = result.grad_fn if isinstance(result, Tensor) else None
         if fn is not None:
             if name in _WATCHED:
                 note_constant(name, fn, args, kwargs)
@@ -184,6 +191,7 @@ _LINEAR = frozenset(
     | {"convolution"}
 )
 _LAYERS = frozenset({"linear", "addmm"})  # whose outputs are worth keeping: a rule would multiply matrices again for them
+_PRODUCTS = frozenset({torch.nn.functional.linear})
 _ATTENTION = "scaled_dot_product_attention"
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 _PLACES = frozenset({"index_add", "index_copy", "index_put", "masked_scatter", "scatter", "scatter_add", "scatter_reduce"})

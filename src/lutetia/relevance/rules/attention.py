@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance, unknown
-from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance.registry import Args, Given, Op, divide, register, scalar
 from lutetia.relevance.rules.choices import Identity
 from lutetia.relevance.rules.common import integer
 
@@ -174,9 +175,11 @@ class Scores:
         scaled = self._product(q, k.mT)
         mask, eps = self._mask, self._eps
         x = self._masked(scaled, start)
-        s = torch.softmax(x, -1)
-        s = torch.nan_to_num(s, nan=0.0) if mask is not None else s  # a row that is masked throughout
-        attention = s.reshape(scaled.shape)
+        if mask is None:  # `scaled` changed in place
+            s = attention = torch.softmax(scaled, -1)
+        else:
+            s = torch.nan_to_num(torch.softmax(x, -1), nan=0.0)  # a row that is masked throughout
+            attention = s.reshape(scaled.shape)
         half = divide(R, torch.bmm(attention, v) if out is None else out, eps, 2)
         R_s = torch.bmm(half, v.mT).mul_(attention)
         R_v = torch.bmm(attention.mT, half)
@@ -190,12 +193,12 @@ class Scores:
                 R_mask = (share * mask).sum_to_size(mask.shape)
             R_x = torch.where(s == 0, s, torch.where(mask == 0, R_x, share * scaled.reshape(s.shape)))
         # The scores themselves have no scale: R / (2·(scores + ε·sgn)), with numerator and denominator times the scale.
-        half = divide(R_x.reshape(scaled.shape), scaled, abs(self._scale) * eps, 2)
+        half = divide(R_x if mask is None else R_x.reshape(scaled.shape), scaled, abs(self._scale) * eps, 2)
         return self._product(half, k), self._product(half.mT, q), R_v, R_mask
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         """a @ b · scale, for batches of matrices."""
-        return torch.baddbmm(b.new_empty(()), a, b, beta=0, alpha=self._scale)
+        return torch.baddbmm(scalar(0.0, b.dtype, b.device), a, b, beta=0, alpha=self._scale)
 
     def _rows(self, mask: Tensor, x: Tensor, start: int) -> Tensor:
         """The rows of a mask that broadcasts to all scores [..., queries, keys] for a block of them, x."""
@@ -205,12 +208,18 @@ class Scores:
         """Scores with the mask, [*heads, queries, keys]; `scaled` changes only where nothing is read."""
         x = scaled.view(*self._heads, -1, scaled.shape[-1])
         if self._causal:
-            later = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu_(start + 1)
+            later = _later(x.shape[-2], x.shape[-1], start, x.device)
             x.masked_fill_(later, torch.finfo(x.dtype).min / 4)  # whose exponential is 0
         if self._mask is None:
             return x
         mask = self._rows(self._mask, x, start)
         return x.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else x + mask
+
+
+@functools.lru_cache(maxsize=4)
+def _later(queries: int, keys: int, start: int, device: torch.device) -> Tensor:
+    """Which keys come after each of the queries from `start` on: all layers of a model ask for the same."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(start + 1)
 
 
 register(Softmax(), "SoftmaxBackward0", "SafeSoftmaxBackward0", "MaskedSoftmaxBackward0")
