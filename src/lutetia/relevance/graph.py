@@ -258,6 +258,7 @@ class AutogradGraph:
         """Drop all references: parents and children form cycles, which keep activations until the garbage collector runs."""
         for node in self.found:
             node.fn, node.edges, node.parents = None, [], []
+            node.reset()
         self.by_fn, self.nodes, self.found = {}, [], []
 
     def _classify(self, order: Sequence[Node], wanted: set[Any]) -> None:
