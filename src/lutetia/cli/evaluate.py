@@ -16,6 +16,7 @@ from lutetia._shared.numbers import short_number, whole_number
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import (
+    column_titles,
     columns_by_name,
     feature_columns,
     image_settings,
@@ -30,7 +31,7 @@ from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.cli.train_table import held_out_text, told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config
+from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config, text_columns
 from lutetia.training import (
     Config,
     Data,
@@ -55,6 +56,7 @@ from lutetia.training import (
     measure_tabular,
     metrics_of,
     metrics_text,
+    model_rows,
     numeric_columns,
     open_data,
     open_table,
@@ -148,7 +150,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
         split = _split(opened, request)
         part = opened.splits[split]
         assert isinstance(part, Samples)
-        x, y, weight, query = part.x, part.y, part.weight, part.query
+        x, y, weight, query = model_rows(part, text_columns(model.metadata)), part.y, part.weight, part.query
         about = {"held_out": config.data.split, "held_out_by": config.data.split_by}
     if request.data is not None:
         weight = _weights(model, columns, request.data)
@@ -162,7 +164,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     if model.loss.is_ranking and query is None:
         query = _query(model, columns, request.data)
     result = {"kind": model.kind, "split": split, "samples": len(y), **about, **measure_tabular(model, x, y, weight, query)}
-    names = feature_names(model)
+    names = column_titles(model)
     if names and len(names) <= MOST_SHUFFLED:
         result["columns"] = _columns(names, column_importance(model, x, y, weight, query=query))
     warnings = unknown_warnings(model, columns)

@@ -29,6 +29,8 @@ from lutetia.models.saving import TENSORS as TENSORS_FILE
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.models.tabular import LEAST_SPREAD, Tabular
 from lutetia.models.tabular_config import TabularConfig
+from lutetia.models.texts import FOLDS, RANGES, DataColumn, Grams, Tally, TextColumn, data_columns, find_grams, places_of
+from lutetia.models.texts import text_columns, text_inputs
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
 from lutetia.models.votes import Votes, VotesClassifier

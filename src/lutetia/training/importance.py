@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia.models import Tabular
+from lutetia.models import Tabular, data_columns
 
 Array = np.ndarray[Any, Any]
 MOST_ROWS = 2000  # that are shuffled
@@ -19,8 +19,8 @@ TIMES = 3  # that each column is shuffled
 def column_importance(
     model: Tabular, x: Array, y: Array, weight: Array | None = None, seed: int = 0, query: Array | None = None
 ) -> list[float]:
-    """By how much the loss of classes, or what numbers are measured by, rises on rows x [n, *input_shape] when each column is
-    shuffled, [columns]; of a ranking by how much NDCG@10 falls, by the query of each row. Rows count by their weights [n]."""
+    """By how much the loss of classes, or what numbers are measured by, rises on rows x [n, *input_shape] when each column of the
+    data is shuffled, a text with all that is made of it, [columns]; of a ranking by how much NDCG@10 falls, by the query of each row. Rows count by their weights [n]."""
     random = np.random.default_rng(seed)
     rows = random.permutation(len(y))[:MOST_ROWS]
     if query is not None:  # query by query; the last may be cut
@@ -31,8 +31,9 @@ def column_importance(
     source, before = model.encoding.source, _loss(model, codes, target, held, query)
     orders = [torch.from_numpy(random.permutation(len(rows))) for _ in range(TIMES)]
     rises = []
-    for column in range(model.n_columns):
-        own, changed = source == column, codes.clone()
+    for column in data_columns(model.metadata, model.n_columns):
+        inputs = [column.input] if column.text is None else column.text.inputs
+        own, changed = torch.isin(source, torch.tensor(inputs)), codes.clone()
         rise = 0.0
         for order in orders:
             changed[:, own] = codes[order][:, own]

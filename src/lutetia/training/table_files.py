@@ -13,7 +13,7 @@ import numpy as np
 from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, LutetiaError, did_you_mean, require
 from lutetia.files import check_file
-from lutetia.models import LONGEST_NAME, MISSING_WORDS
+from lutetia.models import LONGEST_NAME, MISSING_WORDS, Grams
 from lutetia.training.arrays import read_npz
 from lutetia.training.columns import (
     AS_ASKED,
@@ -23,6 +23,7 @@ from lutetia.training.columns import (
     is_missing,
     missing_words,
     number_of,
+    plain_numbers,
     read_column,
     row_name,
     text_of,
@@ -44,6 +45,7 @@ from lutetia.training.row_columns import NONE as NO_ROW_COLUMNS
 from lutetia.training.row_columns import RowColumns, RowReader
 from lutetia.training.splits import RANDOM, Split
 from lutetia.training.tables import LARGEST, class_order, read_cells
+from lutetia.training.texts import check_texts, looks_like_text, read_texts, texts_text
 from lutetia.training.units import find_unit, without_unit
 
 UNNAMED = "column "  # and its number
@@ -92,6 +94,7 @@ class LearningTable:
     weight: Array | None = None  # float32 [n]: how much rows count, 1 on average; None where all count alike
     split: Split = RANDOM  # by what rows are parted
     query: Array | None = None  # of a ranking: the number of the query of each row, int64 [n]
+    texts: tuple[Grams, ...] = ()  # columns besides those of x
 
     @property
     def types(self) -> list[tuple[str, str]]:
@@ -110,6 +113,8 @@ class LearningTable:
             if number in self.dates:
                 kind = dates_text(self.x[:, number], self.dates[number])
             told.append((name, kind + (f", {missing:,} missing" if missing else "")))
+        for own in self.texts:
+            told.insert(own.place, (own.name, texts_text(own)))
         return told
 
 
@@ -161,7 +166,8 @@ def is_table(path: Path) -> bool:
 class Reading:
     """How the columns of a file are read, besides what they look like: those of categories, those left out, words for no value,
     those of dates, and whether the day comes first in dates that do not say so. With `skip`, rows without a target, or without
-    what `rows` asks of them, are skipped. Of a ranking, `query` is the column whose equal values are one query.
+    what `rows` asks of them, are skipped. Of a ranking, `query` is the column whose equal values are one query. `text` are the
+    columns of text; None for those that look like it.
     """
 
     categorical: Sequence[str] = ()
@@ -172,6 +178,7 @@ class Reading:
     skip: bool = False
     rows: RowColumns = NO_ROW_COLUMNS
     query: str | None = None
+    text: Sequence[str] | None = None
 
 
 AS_GUESSED = Reading()
@@ -201,7 +208,8 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         raise DataError("data.split and data.weight are not for rankings: whole queries are held out, and rows count alike")
     _check_listed(file, wanted)
     besides = (name,) if wanted.query is None else (name, wanted.query)
-    found = find_dates(_columns(file, wanted, (*besides, *wanted.categorical)), wanted.dates, wanted.day_first, file.lines)
+    others = _columns(file, wanted, (*besides, *wanted.categorical, *(wanted.text or ())))
+    found = find_dates(others, wanted.dates, wanted.day_first, file.lines)
     dropped = _left_out(file, wanted, found)
     wanted.rows.check(file.columns, name, file.path)
     dropped |= {column: why for column, why in wanted.rows.no_inputs.items() if column not in wanted.categorical}
@@ -220,6 +228,7 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
     categories: dict[int, list[str]] = {}
     units: dict[int, str] = {}
     dates: dict[int, DateColumn] = {}
+    texts: list[Grams] = []
     for column, values in _columns(file, wanted, (*besides, *dropped)).items():
         order, unit = found.orders.get(column), None
         known: list[str] = []
@@ -227,7 +236,10 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
             numbers = dated(values, order, f"{file.path}, column {column!r}", file.lines)
             why = constant_dates(numbers)
         else:
-            unit = None if column in wanted.categorical else find_unit(values)
+            unit = None if column in wanted.categorical or column in (wanted.text or ()) else find_unit(values)
+            if column not in wanted.categorical and unit is None and _is_text(column, values, wanted, found):
+                texts.append(read_texts(values, column, len(parts) + len(texts)))
+                continue
             why, numbers, known = read_column(without_unit(values, unit), column in wanted.categorical)
             why = found.unused.get(column, why)
         if why:
@@ -241,15 +253,22 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
             categories[len(parts)] = known
         parts.append(numbers)
         features.append(column)
-    if not parts:
+    if not parts and not texts:
         raise DataError(f"{file.path} has no column to learn from besides {name!r}")
     target_unit = None if classes else find_unit(file.columns[name])
-    x, shape = np.stack(parts, 1), (len(parts),)
+    x, shape = np.stack(parts, 1) if parts else np.empty((len(y), 0)), (len(parts),)
     skipped = file.skipped
     return LearningTable(
         x, y, features, classes, categories, dropped, shape, skipped, units, target_unit, dates, weight=weight, split=split,
-        query=query,
+        query=query, texts=tuple(texts),
     )  # fmt: skip
+
+
+def _is_text(column: str, values: Sequence[Any], wanted: Reading, found: DatesFound) -> bool:
+    """Whether a column is to be read as text: as data.text says, or without it as the column looks."""
+    if wanted.text is not None:
+        return column in wanted.text
+    return column not in found.unused and plain_numbers(values) is None and looks_like_text(values)
 
 
 def _columns(file: TableFile, wanted: Reading, besides: Collection[str]) -> dict[str, Sequence[Any]]:
@@ -265,7 +284,8 @@ def _left_out(file: TableFile, wanted: Reading, found: DatesFound) -> dict[str, 
 
 def _check_listed(file: TableFile, wanted: Reading) -> None:
     """Refuse settings that name columns which the file does not have, or one column as two types."""
-    for kind, given in (("categorical", wanted.categorical), ("leave_out", wanted.leave_out), ("dates", wanted.dates or ())):
+    listed = {"categorical": wanted.categorical, "leave_out": wanted.leave_out, "dates": wanted.dates or ()}
+    for kind, given in (*listed.items(), ("text", wanted.text or ())):
         unknown = [each for each in given if each not in file.columns]
         if unknown:
             hint = did_you_mean(unknown[0], file.columns)
@@ -273,6 +293,7 @@ def _check_listed(file: TableFile, wanted: Reading) -> None:
     twice = [each for each in wanted.dates or () if each in wanted.categorical]
     if twice:
         raise DataError(f"data.dates and data.categorical both have {twice[0]!r}, expected it in one of them")
+    check_texts(wanted.text or (), listed)
 
 
 def _with_targets(file: TableFile, names: Sequence[str], missing: Sequence[str] = ()) -> TableFile:
