@@ -216,7 +216,7 @@ def unknown_warnings(model: Classifier, columns: Mapping[str, Sequence[Any]]) ->
 
 
 def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
-    """Columns of a CSV file as inputs of the model, float64 [n, inputs]: empty cells are missing, categories are given by name."""
+    """Columns of a CSV file as inputs of the model, float64 [n, inputs]: empty cells are missing, categories given by name."""
     own = [([row[column] for row in cells.rows], f"{cells.path}, {cells.column_name(column)}") for column in columns]
     return _as_inputs(model, own, cells.lines)
 

@@ -10,9 +10,12 @@ What is a letter is a short list of ranges, and what is its small letter a table
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,11 +62,22 @@ class _Folds(dict[int, int]):
     def __missing__(self, code: int) -> int:
         folded = chr(code).casefold()
         folded = folded if len(folded) == 1 else chr(code).lower()
-        self[code] = 0x27 if code == 0x2019 else ord(folded) if len(folded) == 1 else code
+        small = 0x27 if code == 0x2019 else ord(folded) if len(folded) == 1 else code
+        self[code] = small if _kind(small) == _kind(code) else code  # the sign of kelvin is no letter
         return self[code]
 
 
+def _kind(code: int) -> int:
+    return RANGES[bisect.bisect(RANGES, (code, LAST)) - 1][1]
+
+
 FOLDS = _Folds()
+
+
+@cache
+def folded_letters() -> dict[int, int]:
+    """All characters that have a small letter, and that."""
+    return {code: FOLDS[code] for code in range(LAST + 1) if chr(code).isupper() or chr(code).casefold() != chr(code)} | {0x2019: 0x27}
 
 
 def words_in(text: str) -> list[str]:
@@ -83,9 +97,15 @@ def _plain(word: str) -> str:
     return "0" * len(word) if len(word) >= LONG_NUMBER and word.isdigit() else word
 
 
+def gram_text(gram: str) -> str:
+    """A word or a pair as it is shown: what stands for all long numbers says so."""
+    words = (f"[{len(word)} digits]" if len(word) >= LONG_NUMBER and not word.strip("0") else word for word in gram.split(" "))
+    return " ".join(words)
+
+
 def grams_of(words: Sequence[str]) -> list[str]:
     """Words, and pairs of those next to each other."""
-    return [*words, *map(" ".join, zip(words, words[1:], strict=False))]
+    return [*words, *map(" ".join, pairwise(words))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +138,8 @@ class Grams:
         return Grams(self.name, self.place, self.known, self.numbers[places], starts, self.lengths[chosen])
 
 
-def find_grams(texts: Iterable[str | None], name: str, place: int, known: Sequence[str] | None = None) -> Grams:
-    """What stands in texts, None for a missing one: of some words and pairs, or of all that stand in two texts at least."""
+def find_grams(texts: Iterable[str | None], name: str, place: int, known: Sequence[str] | None = None, fewest: int = 1) -> Grams:
+    """What stands in texts, None for a missing one: of some words and pairs, or of all that stand in `fewest` texts at least."""
     order: dict[str, int] = {} if known is None else {gram: number for number, gram in enumerate(known)}
     numbers: list[Array] = []
     sizes, lengths = [0], []
@@ -135,7 +155,7 @@ def find_grams(texts: Iterable[str | None], name: str, place: int, known: Sequen
     found = np.concatenate([np.empty(0, np.int32), *numbers])
     starts, all_known = np.cumsum(sizes), list(order)
     if known is None:  # most pairs stand in one text alone
-        often = (np.bincount(found, minlength=len(all_known)) > 1) & [len(gram) <= LONGEST_GRAM for gram in all_known]
+        often = (np.bincount(found, minlength=len(all_known)) >= fewest) & [len(gram) <= LONGEST_GRAM for gram in all_known]
         kept = often[found]
         starts = np.concatenate([[0], np.cumsum(kept)])[starts]
         found = (np.cumsum(often) - 1).astype(np.int32)[found[kept]]
@@ -210,7 +230,7 @@ class TextColumn:
         """The names of its inputs, by their numbers."""
         named = dict(enumerate((f"{self.name}: {tally_text(each, classes)}" for each in self.tallies), self.first))
         named[self.sums.stop - 1] = f"{self.name}: number of words"
-        return named | dict(enumerate((f'{self.name}: "{word}"' for word in self.words), self.asked))
+        return named | dict(enumerate((f'{self.name}: "{gram_text(word)}"' for word in self.words), self.asked))
 
     def shares(self, text: str, relevance: Array) -> tuple[Array, float]:
         """Relevance of inputs [n_inputs] as that of the words of a text, float64 [words], and the rest.
@@ -222,7 +242,7 @@ class TextColumn:
         where: dict[str, list[int]] = {}
         for at, word in enumerate(words):
             where.setdefault(word, []).append(at)
-        for at, pair in enumerate(map(" ".join, zip(words, words[1:], strict=False))):
+        for at, pair in enumerate(map(" ".join, pairwise(words))):
             where.setdefault(pair, []).extend((at, at + 1))
         shares, rest = np.zeros(len(words)), float(relevance[self.sums.stop - 1])
 
@@ -264,8 +284,8 @@ def _numbered(known: Sequence[str], asked: Sequence[str]) -> Array:
 
 
 def tally_text(tally: Tally, classes: Sequence[str]) -> str:
-    """What a tally is, in words: "words for spam", "pairs for > 12"."""
-    return f"{tally.over} for {classes[int(tally.group)] if classes else f'> {tally.group:.6g}'}"
+    """What a tally is, in words: "words for spam", "pairs for more than 12"."""
+    return f"{tally.over} for {classes[int(tally.group)] if classes else f'more than {tally.group:.6g}'}"
 
 
 def text_columns(metadata: Mapping[str, Any]) -> list[TextColumn]:
@@ -309,8 +329,13 @@ def check_text_columns(known: object, n_inputs: int | None, n_classes: int | Non
 def _check_text(where: str, own: Mapping[str, Any], n_classes: int | None) -> None:
     for key in ("place", "first", "asked"):
         check_int(f"{where}.{key}", own.get(key), 0)
-    tallies, weights = own.get("tallies"), own.get("weights")
-    if not isinstance(tallies, list | tuple) or len(tallies) > MOST_TALLIES or not all(_is_tally(each, n_classes) for each in tallies):
+    tallies: Any = own.get("tallies")
+    weights: Any = own.get("weights")
+    if (
+        not isinstance(tallies, list | tuple)
+        or len(tallies) > MOST_TALLIES
+        or not all(_is_tally(each, n_classes) for each in tallies)
+    ):
         fail(f"{where}.tallies", tallies, "a list of classes, or of numbers, each with one of " + ", ".join(map(repr, TALLIED)))
     for key in ("grams", "words"):
         words = own.get(key)

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from lutetia.training.tabular import make_model as make_tabular
     from lutetia.training.task import context_of, metrics_of
     from lutetia.training.task import told as metrics_text
-    from lutetia.training.texts import as_texts, looks_like_text, model_rows, read_texts
+    from lutetia.training.texts import as_texts, describe_texts, looks_like_text, model_rows, read_texts, with_texts
     from lutetia.training.units import find_unit, without_unit
 
 __all__ = [
@@ -126,7 +126,7 @@ __getattr__, __dir__ = lazy_door(
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
         "tabular": "TabularRows Shape balanced_factors encode_rows fit_tabular make_tabular=make_model",
         "task": "context_of metrics_of metrics_text=told",
-        "texts": "as_texts looks_like_text model_rows read_texts",
+        "texts": "as_texts describe_texts looks_like_text model_rows read_texts with_texts",
         "units": "find_unit without_unit",
     },
 )

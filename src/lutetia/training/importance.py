@@ -20,7 +20,8 @@ def column_importance(
     model: Tabular, x: Array, y: Array, weight: Array | None = None, seed: int = 0, query: Array | None = None
 ) -> list[float]:
     """By how much the loss of classes, or what numbers are measured by, rises on rows x [n, *input_shape] when each column of the
-    data is shuffled, a text with all that is made of it, [columns]; of a ranking by how much NDCG@10 falls, by the query of each row. Rows count by their weights [n]."""
+    data is shuffled, a text with all that is made of it, [columns]; of a ranking by how much NDCG@10 falls, by the query of each
+    row. Rows count by their weights [n]."""
     random = np.random.default_rng(seed)
     rows = random.permutation(len(y))[:MOST_ROWS]
     if query is not None:  # query by query; the last may be cut

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lutetia._shared.numbers import whole_number
-from lutetia.errors import ArgumentError, DataError, LutetiaError, did_you_mean, require
+from lutetia.errors import ArgumentError, DataError, LutetiaError, did_you_mean
 from lutetia.files import check_file
 from lutetia.models import LONGEST_NAME, MISSING_WORDS, Grams
 from lutetia.training.arrays import read_npz
@@ -31,7 +31,7 @@ from lutetia.training.columns import (
     without_words,
 )
 from lutetia.training.date_columns import DateColumn, DatesFound, constant_dates, dated, dates_text, find_dates, have_times
-from lutetia.training.formats import Array, check_expansion
+from lutetia.training.formats import Array
 from lutetia.training.images import (
     ImageSettings,
     class_folders,
@@ -40,6 +40,7 @@ from lutetia.training.images import (
     read_images,
     where_images_lie,
 )
+from lutetia.training.parquet import read_parquet
 from lutetia.training.queries import check_query, query_numbers
 from lutetia.training.row_columns import NONE as NO_ROW_COLUMNS
 from lutetia.training.row_columns import RowColumns, RowReader
@@ -49,7 +50,6 @@ from lutetia.training.texts import check_texts, looks_like_text, read_texts, tex
 from lutetia.training.units import find_unit, without_unit
 
 UNNAMED = "column "  # and its number
-CELL = 8  # bytes that a cell takes in memory at least
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression", "ranking")
 AS_THEY_ARE = ImageSettings()
@@ -137,7 +137,7 @@ def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool 
             raise DataError(f"{path} does not exist, expected {KINDS}")
         check_file(path, "a parquet file")
         try:
-            return _parquet(path)
+            return TableFile(path, read_parquet(path, _check_names))
         except LutetiaError:
             raise
         except Exception as error:  # pyarrow's errors have no common parent that says so
@@ -391,44 +391,6 @@ def _check_name(where: str, name: str) -> None:
         raise DataError(f"{where} named {name[:SHOWN]!r}…, {len(name):,} characters, expected {LONGEST_NAME:,} at most")
     if not name.strip():
         raise DataError(f"{where} named {name!r}, expected letters or digits")
-
-
-def _parquet(path: Path) -> TableFile:
-    """A parquet file. A few bytes of it may encode a billion rows, so its footer is read first."""
-    parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
-    types: Any = require("pyarrow.types", "reading parquet files", "pyarrow")
-    with parquet.ParquetFile(path) as file:
-        schema, groups = file.schema_arrow, [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    _check_names(path, schema.names)
-    for column in schema:
-        if types.is_nested(column.type) or (types.is_fixed_size_binary(column.type) and not types.is_decimal(column.type)):
-            raise DataError(f"{path}, column {column.name!r} holds {column.type}, expected numbers or text")
-    cells = sum(group.num_rows for group in groups) * len(schema)
-    check_expansion(path, max(cells * CELL, sum(group.total_byte_size for group in groups)))
-    texts = [each.name for each in schema if types.is_string(each.type) or types.is_binary(each.type)]
-    with parquet.ParquetFile(path, read_dictionary=texts) as file:  # so that a long text that comes often is there once
-        table = file.read()
-    columns = {}
-    for column in schema:
-        own = table[column.name]
-        if types.is_timestamp(column.type):  # Python has no nanoseconds, and may not know the zone
-            own = own.cast(
-                require("pyarrow", "reading parquet files").timestamp("us", "UTC" if column.type.tz else None), safe=False
-            )
-        columns[column.name] = Column(_cells_of(own))
-    return TableFile(path, columns)
-
-
-def _cells_of(column: Any) -> list[Any]:
-    """The cells of a column of pyarrow; each distinct text is one object."""
-    cells: list[Any] = []
-    for chunk in column.chunks:
-        if hasattr(chunk, "dictionary"):
-            words = chunk.dictionary.to_pylist()
-            cells += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
-        else:
-            cells += chunk.to_pylist()
-    return cells
 
 
 def _arrays(path: Path) -> TableFile:

@@ -31,8 +31,8 @@ BASE_TABLES = 32  # share what all rows have in common: this many tables or more
 @dataclass(frozen=True, eq=False)
 class TabularRows:
     """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]. Some are
-    held out of a fit as `split` says. Rows that are ordered within queries have the number of their `query`, int64 [n]. `texts` are
-    columns besides those of x."""
+    held out of a fit as `split` says. Rows that are ordered within queries have the number of their `query`, int64 [n]. Those of
+    text are not in x but in `texts`."""
 
     x: Array
     y: Array
@@ -156,15 +156,17 @@ def fit_tabular(
         target = replace(valid, y=(valid.y - offset) / scale) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes, 1, settings.number_loss))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
-    signs, kinds = shape.signs(encoding), () if patches is None else (len(shape.n_categories),)
-    kinds = text_kinds(encoding, texts) if texts else kinds
-    fitted = boost(codes, tops, goal, replace(settings, kinds=kinds), signs=signs, valid=held, each=each)
+    drawn = replace(settings, kinds=() if patches is None else (len(shape.n_categories),))
+    if texts:
+        kinds = text_kinds(encoding, texts)
+        drawn = replace(drawn, kinds=kinds, words=kinds[-1])
+    fitted = boost(codes, tops, goal, drawn, signs=shape.signs(encoding), valid=held, each=each)
     if settings.calibrate and shape.n_classes > 1:
         fitted.temperature = _temperature(given, given_shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
     if settings.intervals and shape.n_classes == 1:
         parts = [Validation(codes, goal), *(() if held is None else (held,))]
-        off = fit_spread(fitted, parts, tops, settings)
+        off = fit_spread(fitted, parts, tops, drawn if texts else settings)
     all_fitted = [fitted, *(() if off is None else (off,))]
     encoding = _with_asked_counts(encoding, all_fitted)
     known: dict[str, Any] = {}

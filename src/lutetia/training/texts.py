@@ -1,4 +1,4 @@
-"""Columns of text: which they are, and what of them a fit learns from: words that speak for an answer, by the training rows alone.
+"""Columns of text: which they are, and what a fit learns from them, by the training rows alone: words that speak for an answer.
 
 A word, or a pair of words next to each other, weighs as much as it is more frequent in one class than in the others: the
 logarithm of that ratio, as in naive Bayes. A text's tally is the sum over its words. What tables are fitted to must not have been
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lutetia.errors import DataError
-from lutetia.models import Encoding, Grams, Tally, TextColumn, find_grams, text_columns, text_inputs
+from lutetia.models import Encoding, Grams, Tally, TextColumn, find_grams, gram_text, text_columns, text_inputs
 from lutetia.training.columns import MOST_CATEGORIES, MOST_CLASSES, is_missing, text_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 WORDS_EACH, DIFFERENT = 2, 0.3  # of a text column: words in a cell, and the part of its cells that differ, at least
 FEWEST_WEIGHED, FEWEST_ASKED = 2, 3  # texts that a word stands in, to be weighed and to be looked for
-MOST_WEIGHED = 30_000  # words and pairs, the most frequent: those chosen by the target would know the rows that they are fitted to
+MOST_WEIGHED = 30_000  # words and pairs, the most frequent: chosen by the target they would know the rows to fit
 MOST_ASKED = 300  # words and pairs that are looked for: 1,000 or 2,000 were no better beside tallies
 FOLDS = 10
 UNIT = 16  # of a weight: the logarithm of a ratio in sixteenths
@@ -52,9 +52,9 @@ def as_texts(values: Sequence[Any]) -> list[str | None]:
     return [None if is_missing(value) else text_of(value) for value in values]
 
 
-def read_texts(values: Sequence[Any], name: str, place: int) -> Grams:
-    """What stands in the cells of a column."""
-    return find_grams(as_texts(values), name, place)
+def read_texts(values: Sequence[Any], name: str, place: int, is_fitted: bool = True) -> Grams:
+    """What stands in the cells of a column; where it is to be fitted, without what no fit weighs."""
+    return find_grams(as_texts(values), name, place, fewest=FEWEST_WEIGHED if is_fitted else 1)
 
 
 def check_texts(listed: Collection[str], others: Mapping[str, Collection[str]]) -> None:
@@ -130,7 +130,7 @@ def without_unasked(texts: Sequence[TextColumn], inputs: Array) -> list[TextColu
         own = np.flatnonzero((inputs >= each.looked_for.start) & (inputs < each.looked_for.stop))
         words = [each.words[number - each.asked] for number in inputs[own].tolist()]
         asked = int(np.searchsorted(inputs, each.asked))
-        weighs = each.weights.any(0)
+        weighs = np.asarray(each.weights.any(0))
         grams = [gram for gram, is_used in zip(each.grams, weighs.tolist(), strict=True) if is_used]
         kept.append(replace(each, asked=asked, words=words, grams=grams, weights=each.weights[:, weighs]))
     return kept
@@ -142,10 +142,10 @@ def loudest_words(column: TextColumn, classes: Sequence[str]) -> dict[str, list[
     for group in dict.fromkeys(tally.group for tally in column.tallies):
         own = [weights for tally, weights in zip(column.tallies, column.weights, strict=True) if tally.group == group]
         total = np.sum(own, 0)
-        name = classes[int(group)] if classes else f"> {group:.6g}"
-        told[name] = [word for word in column.words if word in order and total[order[word]] > 0][:LOUDEST]
+        name = classes[int(group)] if classes else f"more than {group:.6g}"
+        told[name] = [gram_text(word) for word in column.words if word in order and total[order[word]] > 0][:LOUDEST]
         if len(classes) == 2:
-            told[classes[0]] = [word for word in column.words if word in order and total[order[word]] < 0][:LOUDEST]
+            told[classes[0]] = [gram_text(word) for word in column.words if word in order and total[order[word]] < 0][:LOUDEST]
     return told
 
 
