@@ -13,7 +13,17 @@ from lutetia.cli.show import console, one_line
 from lutetia.cli.train_table import monotone_text
 from lutetia.cli.values import PROGRAMS, TARGETS
 from lutetia.errors import LutetiaError
-from lutetia.models import MANIFEST_FORMAT, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, data_columns, in_run, load
+from lutetia.models import (
+    MANIFEST_FORMAT,
+    LUTClassifier,
+    LUTTransformer,
+    Model,
+    Tabular,
+    VotesClassifier,
+    data_columns,
+    in_run,
+    load,
+)
 from lutetia.training import read_state
 
 SHOWN = 12  # names on a screen

@@ -77,7 +77,9 @@ FOLDS = _Folds()
 @cache
 def folded_letters() -> dict[int, int]:
     """All characters that have a small letter, and that."""
-    return {code: FOLDS[code] for code in range(LAST + 1) if chr(code).isupper() or chr(code).casefold() != chr(code)} | {0x2019: 0x27}
+    return {code: FOLDS[code] for code in range(LAST + 1) if chr(code).isupper() or chr(code).casefold() != chr(code)} | {
+        0x2019: 0x27
+    }
 
 
 def words_in(text: str) -> list[str]:

@@ -187,7 +187,7 @@ def _hint(x: Any, number: int) -> str:
         return "make it numbers, such as its .dt.total_seconds()"
     if kind.startswith("period"):
         return "make it dates, its .dt.to_timestamp()"
-    return "list it in categorical_features, or make it a category"
+    return "list it in categorical_features or text_features, or make it a category"
 
 
 def _floats(values: Array, name: str, hint: str) -> Array:

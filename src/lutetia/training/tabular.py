@@ -101,10 +101,8 @@ class Shape:
 
     def with_inputs(self, n_inputs: int) -> Shape:
         """The same with this many inputs: those after the columns are made of texts, and are numbers."""
-        counts, monotone = self.n_categories, self.monotone
-        counts += (0,) * (n_inputs - len(counts))
-        monotone += (0,) * (n_inputs - len(monotone)) if any(monotone) else ()
-        return replace(self, n_categories=counts, monotone=monotone, input_shape=(n_inputs,))
+        counts, monotone = ((*own, *(0,) * n_inputs)[:n_inputs] for own in (self.n_categories, self.monotone))
+        return replace(self, n_categories=counts, monotone=monotone if any(monotone) else (), input_shape=(n_inputs,))
 
     def signs(self, encoding: Encoding) -> Array | None:
         """What `monotone` says of each encoded input, int8 [n_encoded]; None without a constraint."""

@@ -136,8 +136,10 @@ def _unit(model: IntegerClassifier) -> str:
 def encoding_bytes(model: IntegerClassifier) -> int:
     """Bytes of the constants of lutetia_encode; names can be left out by the linker."""
     parts, texts = _codes(model), text_columns(model.model.metadata)
-    return (texts_bytes(texts) if texts else 0) + 8 * len(parts["EDGE"]) + sum(
-        values.size * n_bytes(type_of(values)) for name, values in parts.items() if name != "EDGE"
+    return (
+        (texts_bytes(texts) if texts else 0)
+        + 8 * len(parts["EDGE"])
+        + sum(values.size * n_bytes(type_of(values)) for name, values in parts.items() if name != "EDGE")
     )
 
 

@@ -17,7 +17,7 @@ HEADER = """
 void lutetia_text(int number, const char *text, double values[LUTETIA_VALUES]);
 """
 TYPE = """
-/* The words and pairs of a text column, sorted, what each weighs in each tally, and the value that says whether it occurs, or -1. */
+/* The words and pairs of a text column, sorted, what each weighs in each tally, and the value that is 1 if it occurs, or -1. */
 typedef struct {
     const char *const *grams;
     size_t n_grams;

@@ -18,9 +18,9 @@ from lutetia.models import REGION_CELLS, Tabular, has_times, text_columns
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
 from lutetia.precompute.integer.intervals import HalfWidth
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
-from lutetia.precompute.integer.pixels import has_patches, whole_edges
 from lutetia.precompute.integer.page_numbers import packed_numbers
 from lutetia.precompute.integer.page_texts import page_letters, page_text
+from lutetia.precompute.integer.pixels import has_patches, whole_edges
 from lutetia.precompute.integer.sampling import weights
 
 PACKAGE = "lutetia.precompute.integer"
@@ -231,7 +231,8 @@ def _stage(stage: Stage) -> dict[str, Any]:
     return {
         "left": packed_numbers(stage.left), "right": packed_numbers(stage.right), "constant": packed_numbers(stage.constant),
         "lanes": packed_numbers(stage.lanes), "k": stage.lanes.shape[1], "flip": packed_numbers(stage.flip),
-        "contents": packed_numbers(np.concatenate(parts)), "start": packed_numbers(np.array([tables[id(each)] for each in stage.contents])),
+        "contents": packed_numbers(np.concatenate(parts)),
+        "start": packed_numbers(np.array([tables[id(each)] for each in stage.contents])),
         "count": packed_numbers(count), "targets": packed_numbers(np.concatenate(stage.targets)),
         "firstTarget": packed_numbers(np.cumsum([0, *count])[:-1]), "bias": bias,
     }  # fmt: skip
@@ -263,8 +264,8 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
         edges = [_edges(model.model, number) for number in range(n_told)]
         labels = {str(number): _codes(model.model, number, top) for number, top in enumerate([] if is_image else tops)}
         columns = [] if is_image else _columns(model.model, titles)
-        known = {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
-        return known | (page_letters(model.model) if "texts" in metadata else {})
+        told = {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
+        return told | (page_letters(model.model) if "texts" in metadata else {})
     values = getattr(model.network.encoder, "values", None)
     known = values is not None and 2**model.input_bits <= MOST_LABELS and len(_shape(model)) == 1
     shared = {"shared": [f"{value:.4g}" for value in values()]} if known and values else {}
