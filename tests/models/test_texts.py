@@ -148,7 +148,7 @@ def test_metadata_of_texts_survives_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes, told",
+    ("changes", "told"),
     [
         ({"place": -1}, "place"),
         ({"place": 2}, "a place of its own"),
@@ -176,5 +176,5 @@ def test_metadata_of_texts_is_checked(changes: dict[str, Any], told: str) -> Non
 def test_metadata_of_texts_is_a_table() -> None:
     model = Tabular(TabularConfig(input_shape=(6,), n_encoded=6))
     for wrong in ([], {}, {"review": 3}):
-        with pytest.raises(ArgumentError, match="metadata.texts"):
+        with pytest.raises(ArgumentError, match=r"metadata\.texts"):
             check_metadata({"texts": wrong}, model.config)

@@ -30,7 +30,9 @@ def frame() -> pandas.DataFrame:
 def test_a_column_of_text_is_found_saved_and_explained(frame: pandas.DataFrame, tmp_path: Path) -> None:
     x, y = frame[["text", "shop", "price"]], frame["y"]
     model = LUTClassifier(**SMALL).fit(x[:300], y[:300])
-    assert model.texts_ == [0] and model.categories_ == {1: ["a", "b"]} and model.n_features_in_ == 3
+    assert model.texts_ == [0]
+    assert model.categories_ == {1: ["a", "b"]}
+    assert model.n_features_in_ == 3
     assert model.score(x[300:], y[300:]) > 0.93
     model.save(tmp_path / "m")
     again = LUTClassifier.load(tmp_path / "m")
@@ -38,12 +40,14 @@ def test_a_column_of_text_is_found_saved_and_explained(frame: pandas.DataFrame, 
     assert (again.texts_, again.categories_) == (model.texts_, model.categories_)
     assert again.feature_names_in_.tolist() == ["text", "shop", "price"]
     why = model.explain(x[300:305])
-    assert why.features == ["text", "shop", "price"] and why.relevance.shape == (5, 3)
+    assert why.features == ["text", "shop", "price"]
+    assert why.relevance.shape == (5, 3)
     for row, marked in enumerate(why.texts):
         for own in marked:
             total = sum(share for _, _, share in own.words) + own.rest
             np.testing.assert_allclose(total, why.relevance[row, 0], atol=1e-9)
-    assert "in text: " in why.to_text(1) and "<span" in why.to_html()
+    assert "in text: " in why.to_text(1)
+    assert "<span" in why.to_html()
     assert len(model.to_c()["columns.c"]) > 1000
 
 
@@ -73,7 +77,8 @@ def test_text_features_lists_columns_or_none(frame: pandas.DataFrame) -> None:
         LUTClassifier(**SMALL, monotonic_cst={"text": 1}).fit(x, y)
     assert clone(LUTClassifier(text_features=["text"])).text_features == ["text"]
     rising = LUTClassifier(**SMALL, monotonic_cst={"price": 1}).fit(x, y)
-    assert [sign for sign in rising.model_.config.monotone if sign] == [1] and rising.model_.config.monotone[1] == 1
+    assert [sign for sign in rising.model_.config.monotone if sign] == [1]
+    assert rising.model_.config.monotone[1] == 1
 
 
 def test_numbers_and_rankings_of_texts(frame: pandas.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""What a fit learns from texts: naive Bayes by another library, tallies that do not know their row, words of training rows alone."""
+"""What a fit learns from texts: naive Bayes by another library, tallies that do not know their row, words of its rows alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def counts(rows: TabularRows, grams: list[str]) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("over, place", [("words", 0), ("pairs", 1)])
+@pytest.mark.parametrize(("over", "place"), [("words", 0), ("pairs", 1)])
 def test_weights_are_those_of_naive_bayes(over: str, place: int) -> None:
     rows = some_rows()
     (column,), _ = fit_texts(rows, Shape(2, (0,), (1,)), 0)
@@ -64,11 +64,13 @@ def test_words_come_from_the_rows_of_the_fit_alone() -> None:
     rows = TabularRows(np.zeros((2 * n, 0)), np.arange(2 * n) % 2, np.ones(2 * n, np.float32), texts=(read_texts(texts, "t", 0),))
     model, _ = fit_tabular(rows.at(np.arange(n)), Shape(2, (), (0,)), SMALL)
     (column,) = text_columns(model.metadata)
-    assert "seen" in column.grams and not {"unseen", "token", "unseen token"} & {*column.grams, *column.words}
+    assert "seen" in column.grams
+    assert not {"unseen", "token", "unseen token"} & {*column.grams, *column.words}
     zero = rows.at(np.arange(2 * n))
     zero.weight[n:] = 0  # rows that do not count are as if they were not there
     (column,), _ = fit_texts(zero, Shape(2, (), (0,)), 0)
-    assert "seen" in column.grams and "unseen" not in column.grams
+    assert "seen" in column.grams
+    assert "unseen" not in column.grams
 
 
 @pytest.mark.parametrize("kind", ["number", "classes", "ranking"])
@@ -102,13 +104,15 @@ def test_tables_ask_of_words_only_whether_they_occur() -> None:
     (column,) = text_columns(model.metadata)
     anchors = model.tables.anchors.reshape(-1, 2).numpy()
     asked = anchors[anchors[:, 0] >= column.asked]
-    assert len(asked) and (asked[:, 1] == model.config.n_encoded + 1).all()
+    assert len(asked)
+    assert (asked[:, 1] == model.config.n_encoded + 1).all()
     assert set(range(column.asked, model.n_columns)) == set(asked[:, 0].tolist())  # words that no table asks for are gone
 
 
 def test_a_text_column_is_told_from_categories_and_names() -> None:
     texts = [f"this is review number {row} of a film" for row in range(40)]
-    assert looks_like_text(texts) and looks_like_text([*texts, None, "n/a"])
+    assert looks_like_text(texts)
+    assert looks_like_text([*texts, None, "n/a"])
     assert not looks_like_text(texts[:20])  # as few as a rating has steps
     assert not looks_like_text(["some college, no degree", "bachelor of arts"] * 500)
     assert not looks_like_text([f"city{row}" for row in range(40)])

@@ -17,7 +17,7 @@ from lutetia.training import as_texts, without_words
 
 def texts_of(model: Classifier, sample: NamedInputs) -> dict[str, str | None]:
     """The texts of a sample, by the columns of text that the model was trained on."""
-    words, columns = model.metadata.get("missing", []), sample.columns or {}
+    words, columns = model.metadata.get("missing", []), sample.columns or sample.typed or {}
     return {name: as_texts(without_words(columns[name], words))[0] for name in model.metadata.get("texts", ()) if name in columns}
 
 

@@ -58,6 +58,7 @@ class NamedInputs(NamedTuple):
     x: Tensor  # [n, *input_shape], floats, or uint8 for pixels from 0 to 255
     names: list[str]
     columns: dict[str, Sequence[Any]] | None = None  # of a file of columns, also those that the model does not use
+    typed: dict[str, Sequence[Any]] | None = None  # the columns of a row that was typed
 
 
 def load_for_inputs(checkpoint: Path, unknown: str | None) -> Any:
@@ -98,7 +99,7 @@ def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:
         raise DataError(f"INPUT is empty, expected {KINDS}")
     if exists(path) and path.is_dir():
         raise DataError(f"{path} is a folder, expected {KINDS}")
-    x, names, columns = _read(model, given)
+    x, names, columns, typed = _read(model, given)
     is_array = path.name.lower().endswith(ARRAYS)
     has_rows = exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
@@ -106,7 +107,7 @@ def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:
     if not 0 <= (row or 0) < len(x):
         raise DataError(f"{path} has {len(x)} rows of values, expected at least {(row or 0) + 1} for --row {row or 0}")
     at = slice(row or 0, (row or 0) + 1)
-    return NamedInputs(x[at], names[at], None if columns is None else {name: each[at] for name, each in columns.items()})
+    return NamedInputs(x[at], names[at], None if columns is None else {name: each[at] for name, each in columns.items()}, typed)
 
 
 def read_tokens(model: LUTTransformer, given: str) -> Tensor:
@@ -321,7 +322,7 @@ def _typed_row(model: Tabular, text: str, is_cell: bool) -> NamedInputs:
     if len(values) != len(names):
         raise DataError(f"INPUT has {len(values)} values, expected {len(names)}: {', '.join(map(one_line, names))}")
     x = tabular_rows(model, Cells(Path("INPUT"), names, [values], [1]), range(len(names)))
-    return NamedInputs(torch.from_numpy(x), [text], {name: [value] for name, value in zip(names, values, strict=True)})
+    return NamedInputs(torch.from_numpy(x), [text], None, {name: [value] for name, value in zip(names, values, strict=True)})
 
 
 def _array(path: Path) -> np.ndarray:
