@@ -23,6 +23,7 @@ from results_sentences import (
     models_sentence,
     monotone_sentence,
     ranking_sentence,
+    texts_sentence,
     rates_sentence,
     reads_sentence,
     relevance_sentence,
@@ -337,6 +338,16 @@ CIRCUIT_SECTIONS = [
         ],
         ranking_sentence,
         setting="Default settings, on sets that did not choose them.",
+    ),
+    Section(
+        "Texts",
+        "texts",
+        [
+            table("means", "method", *(column(name, digits=4) for name in ("accuracy", "log loss", "fit", "predict"))),
+            Spread("methods", ("accuracy", "log loss"), "set", ("method",), digits=4),
+        ],
+        texts_sentence,
+        setting="Default settings, one thread, five folds.",
     ),
     Section(
         "Monotonic constraints",
