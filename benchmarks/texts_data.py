@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST_ROWS = 12_000  # of a set; a sample of a larger one
+MOST_ROWS = 6000  # of a set; a sample of a larger one
 PACKAGES = 12  # the classes of docstrings, the packages with most of them
 LEAST_WORDS = 4  # of a docstring
 NOT_OURS = {"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "lib2to3", "__pycache__"}

@@ -77,7 +77,8 @@ def texts_row(result: Result) -> str:
         return f"{means[name]['accuracy']:.2f}%" + ("" if loss is None else f", {loss:.3f}")
 
     others = "; ".join(f"{name} {told(name)}" for name in ("LR", "SVM", "SVM, pairs", "LightGBM"))
-    return f"| texts, six sets, five folds, default settings: mean accuracy, log loss | {told('Lutetia')} | on TF-IDF: {others} |"
+    what = "texts, six sets, three folds, default settings: mean accuracy, log loss"
+    return f"| {what} | {told('Lutetia')} | on TF-IDF: {others} |"
 
 
 def images_row(result: Result) -> str:

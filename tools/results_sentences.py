@@ -231,8 +231,9 @@ def texts_sentence(result: Result) -> str:
     lost = f"More accurate than ours: {', '.join(behind)}. " if behind else ""
     return (
         f"Accuracy in % and log loss, seconds of processor time of a fit and of predictions. Texts: {sizes}. What ours makes of "
-        "texts was chosen on messages, reviews and headlines; docstrings, sentences and tweets were not looked at. Linear models and "
-        f"LightGBM on TF-IDF, with pairs where it says so; HistGradientBoosting on 1,000 counts. {lost}{not_reached(result)}"
+        "texts was chosen on messages, reviews and headlines; docstrings, sentences and tweets decided nothing. Linear models "
+        "and LightGBM see TF-IDF, with pairs where it says so, HistGradientBoosting counts of 200 words. "
+        f"{lost}{not_reached(result)}"
     )
 
 

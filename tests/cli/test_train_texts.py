@@ -64,6 +64,9 @@ def test_a_text_column_is_found_and_learned_from(run: Path, capsys: Capture) -> 
     assert found["accuracy"] == summary["test"]["accuracy"]
     assert next(each["column"] for each in found["columns"]) == "review"
     assert len(found["columns"]) == 3
+    assert found["words"][0]["word"] in ("not good", "not bad", "👎", "good", "bad", "not")
+    assert found["words"][0]["rise"] > 0
+    assert "words that matter" in shown(capsys, "evaluate", str(run))
     assert "3 columns, 1 of categories, 1 of text" in shown(capsys, "info", str(run))
 
 

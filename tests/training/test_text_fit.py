@@ -9,6 +9,7 @@ from sklearn.naive_bayes import MultinomialNB
 
 from lutetia.models import text_columns
 from lutetia.training.boosting import Boosting
+from lutetia.training.importance import word_importance
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 from lutetia.training.texts import UNIT, fit_texts, looks_like_text, read_texts, with_texts
 
@@ -118,3 +119,24 @@ def test_a_text_column_is_told_from_categories_and_names() -> None:
     assert not looks_like_text([f"city{row}" for row in range(40)])
     assert not looks_like_text([f"{row} kg" for row in range(40)])
     assert looks_like_text([f"the {row % 1200} th of many titles" for row in range(12_000)])
+
+
+def test_words_matter_by_what_is_lost_without_them() -> None:
+    rows = some_rows(300)
+    model, _ = fit_tabular(rows, Shape(2, (0,), (1,)), SMALL)
+    (column,) = text_columns(model.metadata)
+    x = with_texts(rows, [column]).x
+    found = {word: rise for _, word, rise in word_importance(model, x, rows.y)}
+    with torch.no_grad():
+        truth = torch.nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(rows.y))
+    for word in column.words[:5]:  # as if the weight of the word were 0 and no text had it
+        number, place = list(column.grams).index(word), list(column.words).index(word)
+        changed = x.copy()
+        has = x[:, column.asked + place] == 1
+        changed[has, column.asked + place] = 0
+        for tally in range(len(column.tallies)):
+            changed[has, column.first + tally] -= column.weights[tally, number]
+        with torch.no_grad():
+            after = torch.nn.functional.cross_entropy(model(torch.from_numpy(changed)), torch.from_numpy(rows.y))
+        assert abs(found[word] - float(after - truth)) < 1e-5
+    assert max(found, key=lambda word: found[word]) in ("good", "bad")

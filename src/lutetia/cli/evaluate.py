@@ -66,11 +66,13 @@ from lutetia.training import (
     read_table_file,
     read_weights,
     without_unit,
+    word_importance,
 )
 
 Array = np.ndarray[Any, Any]
 BATCH = 256
 MOST_SHUFFLED = 200  # columns
+SHOWN_WORDS = 10
 SHOWN_COLUMNS = 10
 
 
@@ -167,6 +169,9 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     names = column_titles(model)
     if names and len(names) <= MOST_SHUFFLED:
         result["columns"] = _columns(names, column_importance(model, x, y, weight, query=query))
+    if "texts" in model.metadata:
+        found = word_importance(model, x, y, weight, query)[:SHOWN_WORDS]
+        result["words"] = [{"column": column, "word": word, "rise": rise} for column, word, rise in found]
     warnings = unknown_warnings(model, columns)
     if weight is None and "weight" in model.metadata:
         warnings = [*warnings, f"rows count alike: {request.data} has no column {model.metadata['weight']!r}"]
@@ -353,5 +358,9 @@ def _show(result: dict[str, Any], of: str) -> None:
         for each in shown:
             rise = short_number(each["rise"], sign=True)
             screen.print(f"  {one_line(each['column']):<{width}}  {rise}", soft_wrap=True)
+    if result.get("words"):
+        screen.print("words that matter: how far it changes when one does not occur, its pairs staying", soft_wrap=True)
+        words = [f"{one_line(each['word'])} {short_number(each['rise'], 3, sign=True)}" for each in result["words"]]
+        screen.print(f"  {', '.join(words)}", soft_wrap=True, markup=False)
     for warning in result.get("warnings", []):
         print_warning(warning)
