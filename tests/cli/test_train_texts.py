@@ -24,7 +24,7 @@ from tools import require_tool
 pytest_plugins = ["browser"]
 ODD = [
     "", "DON’T buy’ this, NOT good!!", "größe GRÖSSE Σίσυφος ΣΊΣΥΦΟΣ", "日本語テスト สวย", "👍🏽👍 ❤️ so\u00adft",
-    "12345 123456 1234", "a ' '' 'quoted' x_y", "İstanbul K 5€", "good " * 300, "w" * 3000 + " good",
+    "12345 123456 1234", "a ' '' 'good' bad' don' 'bad x_y", "İstanbul K 5€", "good " * 300, "w" * 3000 + " good",
 ]  # fmt: skip
 
 
@@ -38,8 +38,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in range(500):
             word, no = random.choice(["good", "Größe passt", "bad", "👎"]), random.random() < 0.4
             is_good = (word in ("good", "Größe passt")) != (no and word in ("good", "bad"))
-            filler = random.choice(["the shoe is", "I find it, well,", "“it” is"], 2)
-            text = f"{filler[0]} {'not ' if no else ''}{word}, {filler[1]} what it is, order {row}"
+            filler = random.choice(["the shoe is", "I don’t know, it is", "“it” is"], 2)
+            text = f"{filler[0]} {'not ' if no else ''}{word}, {filler[1]} what it is, order {row % 7}{row:05}"
             text, is_good = ("", random.random() < 0.9) if row % 25 == 7 else (text, is_good)
             out.writerow([f"{random.normal(20, 3):.2f}", text, random.choice(["red", "blue"]), "keep" if is_good else "return"])
     return place
@@ -64,7 +64,7 @@ def test_a_text_column_is_found_and_learned_from(run: Path, capsys: Capture) -> 
     assert found["accuracy"] == summary["test"]["accuracy"]
     assert next(each["column"] for each in found["columns"]) == "review"
     assert len(found["columns"]) == 3
-    assert found["words"][0]["word"] in ("not good", "not bad", "👎", "good", "bad", "not")
+    assert {*found["words"][0]["word"].split()} & {"👎", "good", "bad", "not"}
     assert found["words"][0]["rise"] > 0
     assert "words that matter" in shown(capsys, "evaluate", str(run))
     assert "3 columns, 1 of categories, 1 of text" in shown(capsys, "info", str(run))
