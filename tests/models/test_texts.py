@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from lutetia.errors import ArgumentError
@@ -72,6 +72,7 @@ def slow_words(text: str) -> list[tuple[int, int, str]]:
     return found
 
 
+@settings(max_examples=60)
 @given(some.text(alphabet=ODD, max_size=30) | some.text(max_size=30))
 def test_words_are_those_found_one_character_after_another(text: str) -> None:
     assert places_of(text) == slow_words(text)

@@ -84,11 +84,11 @@ def test_text_features_lists_columns_or_none(frame: pandas.DataFrame) -> None:
 def test_numbers_and_rankings_of_texts(frame: pandas.DataFrame) -> None:
     x, good = frame[["text", "price"]], (frame["y"] == "keep").astype(int).to_numpy()
     y = good * 4 + np.random.default_rng(0).normal(0, 0.3, 400)
-    model = LUTRegressor(random_state=0, intervals=True).fit(x[:300], y[:300])
+    model = LUTRegressor(**SMALL, intervals=True).fit(x[:300], y[:300])
     assert model.score(x[300:], y[300:]) > 0.8
     ends = model.predict_interval(x[300:])
     assert 0.75 < ((ends[:, 0] <= y[300:]) & (y[300:] <= ends[:, 1])).mean() <= 1
-    held = LUTRegressor(random_state=0).fit(x[:200], y[:200], eval_set=(x[200:300], y[200:300]))
+    held = LUTRegressor(**SMALL).fit(x[:200], y[:200], eval_set=(x[200:300], y[200:300]))
     assert held.score(x[300:], y[300:]) > 0.8
     query = np.arange(400) // 8
     assert LUTRanker(**SMALL).fit(x, good, qid=query).score(x, good, qid=query) > 0.95
