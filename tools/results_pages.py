@@ -29,6 +29,7 @@ from results_sentences import (
     sums_sentence,
     tables_sentence,
     tabular_sentence,
+    texts_sentence,
     torchlogix_sentence,
     train_cpu_sentence,
     vision_sentence,
@@ -337,6 +338,16 @@ CIRCUIT_SECTIONS = [
         ],
         ranking_sentence,
         setting="Default settings, on sets that did not choose them.",
+    ),
+    Section(
+        "Texts",
+        "texts",
+        [
+            table("means", "method", *(column(name, digits=4) for name in ("accuracy", "log loss", "fit", "predict"))),
+            Spread("methods", ("accuracy", "log loss"), "set", ("method",), digits=4),
+        ],
+        texts_sentence,
+        setting="Default settings, one thread, three folds.",
     ),
     Section(
         "Monotonic constraints",

@@ -197,6 +197,7 @@ SHARED = {
     "flashinfer_peer",
     "images_data",
     "ranking_data",
+    "texts_data",
     "images_peers",
     "decode_serving",
     "tabular_data",

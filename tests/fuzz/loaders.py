@@ -35,8 +35,9 @@ from lutetia._shared import folders
 from lutetia.cli import bench, build_data, evaluate, inputs, values
 from lutetia.lut import Synapses, growth
 from lutetia.models.building import KINDS
+from lutetia.models.texts import data_columns, text_columns, text_inputs
 from lutetia.nn import int8_tables
-from lutetia.precompute import Binary, Int, IOTable, LanguageHardware, integer_model
+from lutetia.precompute import Binary, Int, IOTable, LanguageHardware, c_files, integer_model
 from lutetia.training import checkpoint, data, distributed, metrics, open_data, read_config
 from lutetia.training.config import DataConfig
 from lutetia.training.folder import RunFolder
@@ -114,6 +115,27 @@ def patches() -> models.Tabular:
     return model
 
 
+def worded() -> models.Tabular:
+    model = models.Tabular(input_shape=(6,), n_tables=4, n_anchors=2, n_encoded=6, n_edges=2, seed=0)
+    model.encoding.source.copy_(torch.arange(6))
+    own = {"place": 1, "first": 1, "asked": 4, "tallies": [[1, "words"], [1, "pairs"]], "grams": ["a", "a b"]}
+    own |= {"weights": [[16, 0], [0, -7]], "words": ["b", "a b"]}
+    model.metadata = {"classes": ["x", "y"], "texts": {"review": own}}
+    return model
+
+
+def use_texts(model: models.Tabular) -> None:
+    """What a model makes of a text, and where the relevance of its inputs lands."""
+    texts = text_columns(model.metadata)
+    made = text_inputs(texts, [each.read(["A b, a", None]) for each in texts])
+    columns = data_columns(model.metadata, model.n_columns)
+    model(torch.from_numpy(np.concatenate([np.zeros((2, model.n_columns - made.shape[1])), made], 1)))
+    for each in texts:
+        each.shares("A b, a", np.ones(model.n_columns))
+    assert len(columns) == model.n_columns - made.shape[1] + len(texts)
+    assert len(c_files(integer_model(model))["columns.c"]) > 0
+
+
 def use_model(folder: Path) -> None:
     model = models.load(folder / "model")
     if isinstance(model, models.LUTTransformer):
@@ -125,6 +147,8 @@ def use_model(folder: Path) -> None:
         model(torch.zeros(2, *model.config.input_shape))
         if isinstance(model, models.Tabular):
             model.spreads(torch.zeros(2, *model.config.input_shape))
+            if model.metadata.get("texts") and len(model.config.input_shape) == 1:
+                use_texts(model)
 
 
 def model_loader(make: Callable[[], Any]) -> Loader:
@@ -364,6 +388,7 @@ LOADERS: dict[str, Loader] = {
         lambda: tabular(n_classes=1, n_anchors=2, spread_tables=2, spread_anchors=2, parts=("", "", "month"), monotone=(1, 0, -1))
     ),
     "tabular_patches": model_loader(patches),
+    "tabular_texts": model_loader(worded),
     "tabular_gates": model_loader(lambda: tabular(core="gates", n_anchors=2, gate_codes=(1, 2), gate_hidden=(3,))),
     "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),
     "checkpoint": Loader(

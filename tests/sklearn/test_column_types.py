@@ -15,7 +15,7 @@ Y = [0, 1] * 20
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        (pandas.Series(["a", "b"] * 20), "list it in categorical_features, or make it a category"),
+        (pandas.Series(["a", "b"] * 20), "list it in categorical_features or text_features, or make it a category"),
         (DAYS.dt.to_period("D"), "make it dates, its .dt.to_timestamp()"),
         (DAYS - DAYS[0], "expected numbers: make it numbers, such as its .dt.total_seconds()"),
     ],

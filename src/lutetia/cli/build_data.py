@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,17 @@ from torch import Tensor
 
 from lutetia import training
 from lutetia.errors import LutetiaError
-from lutetia.models import Model
-from lutetia.training import Boosting, TableConfig, is_table_config, make_table_config, open_table, read_state, read_toml
+from lutetia.models import Model, TextColumn, text_columns
+from lutetia.training import (
+    Boosting,
+    TableConfig,
+    is_table_config,
+    make_table_config,
+    model_rows,
+    open_table,
+    read_state,
+    read_toml,
+)
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
 SPLITS = ("test", "valid", "train")  # where accuracy is measured, the best first
@@ -37,7 +46,7 @@ def open_run_data(checkpoint: Path, data: Path | None, model: Model[Any]) -> Mea
     """The samples of a checkpoint's run, from the folder `data` where it is given, with classes numbered as `model` does; or why
     there are none."""
     opened = _open_run(checkpoint, data, model.metadata.get("classes", ()))
-    return opened if isinstance(opened, str) else _measured(opened)
+    return opened if isinstance(opened, str) else _measured(opened, text_columns(model.metadata))
 
 
 def fit_settings(checkpoint: Path) -> Boosting | None:
@@ -92,8 +101,12 @@ def _recorded(place: Path) -> list[Path]:
     return [Path(folder)] if isinstance(folder, str) else []
 
 
-def _measured(opened: training.Data) -> Measured | str:
-    splits = {name: part for name, part in opened.splits.items() if isinstance(part, training.Samples)}
+def _measured(opened: training.Data, texts: Sequence[TextColumn]) -> Measured | str:
+    splits = {
+        name: replace(part, x=model_rows(part, texts), texts=())
+        for name, part in opened.splits.items()
+        if isinstance(part, training.Samples)
+    }
     if not splits:
         return "its data is text"
     split = next(name for name in SPLITS if name in splits)

@@ -16,6 +16,7 @@ from lutetia._shared.numbers import short_number, whole_number
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import (
+    column_titles,
     columns_by_name,
     feature_columns,
     image_settings,
@@ -30,7 +31,7 @@ from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.cli.train_table import held_out_text, told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config
+from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config, text_columns
 from lutetia.training import (
     Config,
     Data,
@@ -55,6 +56,7 @@ from lutetia.training import (
     measure_tabular,
     metrics_of,
     metrics_text,
+    model_rows,
     numeric_columns,
     open_data,
     open_table,
@@ -64,11 +66,13 @@ from lutetia.training import (
     read_table_file,
     read_weights,
     without_unit,
+    word_importance,
 )
 
 Array = np.ndarray[Any, Any]
 BATCH = 256
 MOST_SHUFFLED = 200  # columns
+SHOWN_WORDS = 10
 SHOWN_COLUMNS = 10
 
 
@@ -148,7 +152,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
         split = _split(opened, request)
         part = opened.splits[split]
         assert isinstance(part, Samples)
-        x, y, weight, query = part.x, part.y, part.weight, part.query
+        x, y, weight, query = model_rows(part, text_columns(model.metadata)), part.y, part.weight, part.query
         about = {"held_out": config.data.split, "held_out_by": config.data.split_by}
     if request.data is not None:
         weight = _weights(model, columns, request.data)
@@ -162,9 +166,12 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     if model.loss.is_ranking and query is None:
         query = _query(model, columns, request.data)
     result = {"kind": model.kind, "split": split, "samples": len(y), **about, **measure_tabular(model, x, y, weight, query)}
-    names = feature_names(model)
+    names = column_titles(model)
     if names and len(names) <= MOST_SHUFFLED:
         result["columns"] = _columns(names, column_importance(model, x, y, weight, query=query))
+    if "texts" in model.metadata:
+        found = word_importance(model, x, y, weight, query)[:SHOWN_WORDS]
+        result["words"] = [{"column": column, "word": word, "rise": rise} for column, word, rise in found]
     warnings = unknown_warnings(model, columns)
     if weight is None and "weight" in model.metadata:
         warnings = [*warnings, f"rows count alike: {request.data} has no column {model.metadata['weight']!r}"]
@@ -351,5 +358,9 @@ def _show(result: dict[str, Any], of: str) -> None:
         for each in shown:
             rise = short_number(each["rise"], sign=True)
             screen.print(f"  {one_line(each['column']):<{width}}  {rise}", soft_wrap=True)
+    if result.get("words"):
+        screen.print("words that matter: how far it changes when one does not occur, its pairs staying", soft_wrap=True)
+        words = [f"{one_line(each['word'])} {short_number(each['rise'], 3, sign=True)}" for each in result["words"]]
+        screen.print(f"  {', '.join(words)}", soft_wrap=True, markup=False)
     for warning in result.get("warnings", []):
         print_warning(warning)

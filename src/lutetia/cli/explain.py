@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +12,9 @@ from rich.text import Text
 
 from lutetia._shared.numbers import short_number, whole_number, with_unit
 from lutetia.cli.backend import forward_work, kernels_for
+from lutetia.cli.explain_texts import by_column, column_lines_of, show_texts, texts_of
 from lutetia.cli.guard import UsageError, did_you_mean
-from lutetia.cli.inputs import NamedInputs, exists, load_for_inputs, read_sample, read_tokens, unknown_warnings
+from lutetia.cli.inputs import NamedInputs, column_titles, exists, load_for_inputs, read_sample, read_tokens, unknown_warnings
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, heat_map, token_strip
@@ -25,12 +27,13 @@ from lutetia.report import (
     DEFAULT_RULE,
     RULES,
     Comparison,
+    MarkedText,
     attribute_class,
     attribute_token,
     compared_inputs,
     deciding_detectors,
+    decisions_by_columns,
     first_tables,
-    input_texts,
     lead_over_rivals,
     token_names,
 )
@@ -108,8 +111,9 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
     x = as_floats(model, sample.x)[0]
     name = Path(given).name if exists(Path(given)) else "the input"
     warnings = range_warnings(model, x[None], [name]) + unknown_warnings(model, sample.columns or {})
+    texts = texts_of(model, sample)
     if isinstance(model, Tabular) and model.is_regression:
-        return _number(model, x, warnings, request, show)
+        return _number(model, x, warnings, request, show, texts)
     with torch.no_grad():
         scores = model(x[None])[0]
     prediction = int(scores.argmax())
@@ -117,6 +121,7 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
     chances = scores.double().softmax(0)
     runner_up = int(chances.topk(2).indices[1])
     found = attribute_class(model, x, target, request.rule)
+    shown, marked = by_column(model, found.relevance, texts)
     told = {
         "kind": model.kind,
         "rule": request.rule,
@@ -129,12 +134,13 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
         "target": target,
         "target_name": class_names(model)[target],
         "classes": class_names(model),
-        "features": feature_names(model),
+        "features": column_titles(model),
         "scores": scores.tolist(),
         "warnings": warnings,
         "explained": float(lead_over_rivals(scores, target)),
         "absorbed": found.absorbed,
-        "relevance": found.relevance.tolist(),
+        "relevance": shown.tolist(),
+        **({"texts": [each._asdict() for each in marked]} if texts else {}),
         "tables": _tables(model, x, target),
         "comparisons": [each._asdict() for each in compared_inputs(model, x, scores, target)],
     }
@@ -142,16 +148,27 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
         rules = list(dict.fromkeys([request.rule, *more]))
         decided = report.decisions(model, x[None], rules=rules, target=target)
+        if isinstance(model, Tabular) and texts:
+            decided = decisions_by_columns(model, decided, texts)
         said = f"What in {name} spoke for {class_title(model, target)}, and what against it."
-        report.write(request.html, report.Story(f"Read as {class_title(model, prediction)}", said, decided=decided))
+        strips = [each.strip(class_title(model, target), RULES[request.rule].about) for each in marked]
+        story = report.Story(f"Read as {class_title(model, prediction)}", said, decided=decided, strips=strips)
+        report.write(request.html, story)
     if request.png is not None:
-        _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
+        _png(request.png, model, x, shown, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
-        _show_classifier(told, model, x, found.relevance)
+        _show_classifier(told, model, x, shown, column_lines_of(model, x, texts), marked)
     return told
 
 
-def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: ExplainRequest, show: bool) -> dict[str, Any]:
+def _number(
+    model: Tabular,
+    x: torch.Tensor,
+    warnings: list[str],
+    request: ExplainRequest,
+    show: bool,
+    texts: Mapping[str, str | None],
+) -> dict[str, Any]:
     """What each column contributed to the number that a regression predicts."""
     if request.target is not None or request.html is not None:
         raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
@@ -159,6 +176,7 @@ def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: Expla
         score = model(x[None])[:, 0]
     value = float(model.loss.numbers(score.numpy())[0])
     found = attribute_class(model, x, 0, request.rule)
+    shown, marked = by_column(model, found.relevance, texts)
     title = model.title or "the prediction"
     told = {
         "kind": model.kind,
@@ -166,19 +184,21 @@ def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: Expla
         "target_name": title,
         "prediction": value,
         **({"logarithm": float(score[0])} if model.loss.is_log else {}),
-        "features": feature_names(model),
+        "features": column_titles(model),
         "warnings": warnings,
         "absorbed": found.absorbed,
-        "relevance": found.relevance.tolist(),
+        "relevance": shown.tolist(),
+        **({"texts": [each._asdict() for each in marked]} if texts else {}),
         "comparisons": [each._asdict() for each in compared_inputs(model, x, score, 0)],
     }
     if request.png is not None:
-        _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
+        _png(request.png, model, x, shown, f"{title}, {RULES[request.rule].title}")
     if show:
         screen = console()
         for warning in warnings:
             print_warning(warning)
-        screen.print(bars(screen, _inputs(model, x.flatten()), found.relevance.flatten().tolist()), end="", soft_wrap=True)
+        screen.print(bars(screen, column_lines_of(model, x.flatten(), texts), shown.flatten().tolist()), end="", soft_wrap=True)
+        show_texts(marked)
         _show_comparisons(told)
         what = f"; its logarithm {short_number(float(score[0]), 6)} is" if model.loss.is_log else ","
         shared = one_line(f"{title} {with_unit(value, model.metadata.get('target_unit'))}")
@@ -187,12 +207,20 @@ def _number(model: Tabular, x: torch.Tensor, warnings: list[str], request: Expla
     return told
 
 
-def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, relevance: torch.Tensor) -> None:
+def _show_classifier(
+    told: dict[str, Any],
+    model: Classifier,
+    x: torch.Tensor,
+    relevance: torch.Tensor,
+    lines: Sequence[str],
+    marked: list[MarkedText],
+) -> None:
     screen = console()
     for warning in told["warnings"]:
         print_warning(warning)
     if x.dim() == 1:
-        screen.print(bars(screen, _inputs(model, x), relevance.tolist()), end="", soft_wrap=True)
+        screen.print(bars(screen, lines, relevance.tolist()), end="", soft_wrap=True)
+        show_texts(marked)
     else:
         widest = min(WIDEST, screen.width // 2)
         pixels, image = (_shrunk(each.reshape(-1, *x.shape[-2:]).sum(0), widest) for each in (relevance, x))
@@ -205,11 +233,6 @@ def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, r
     read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
     chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
     _show_end(f"read as {read} ({chances})", class_title(model, told["target"]), told)
-
-
-def _inputs(model: Classifier, x: torch.Tensor) -> list[str]:
-    """Each input of a sample [n] with its value, fit for a terminal."""
-    return [one_line(each) for each in input_texts(model, x)]
 
 
 def _show_comparisons(told: dict[str, Any]) -> None:
@@ -266,11 +289,11 @@ def _png(path: Path, model: Classifier, x: torch.Tensor, relevance: torch.Tensor
     figure = require("matplotlib.figure", "--png", "matplotlib").Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     colours = ["#d1530c" if value >= 0 else "#2563c9" for value in relevance.tolist()]
-    axes.bar(range(len(x)), relevance.tolist(), color=colours)
+    axes.bar(range(len(relevance)), relevance.tolist(), color=colours)
     axes.set(xlabel="feature", ylabel="relevance")
-    names = feature_names(model)
+    names = column_titles(model)
     if names:
-        axes.set_xticks(range(len(x)), names, rotation=60, ha="right", fontsize=8, parse_math=False)
+        axes.set_xticks(range(len(relevance)), names, rotation=60, ha="right", fontsize=8, parse_math=False)
     axes.set_title(title, parse_math=False)
     _save(figure, path)
 

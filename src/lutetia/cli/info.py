@@ -13,7 +13,17 @@ from lutetia.cli.show import console, one_line
 from lutetia.cli.train_table import monotone_text
 from lutetia.cli.values import PROGRAMS, TARGETS
 from lutetia.errors import LutetiaError
-from lutetia.models import MANIFEST_FORMAT, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, in_run, load
+from lutetia.models import (
+    MANIFEST_FORMAT,
+    LUTClassifier,
+    LUTTransformer,
+    Model,
+    Tabular,
+    VotesClassifier,
+    data_columns,
+    in_run,
+    load,
+)
 from lutetia.training import read_state
 
 SHOWN = 12  # names on a screen
@@ -119,8 +129,12 @@ def _few(names: list[str]) -> str:
 
 
 def _columns(count: int, metadata: dict[str, Any]) -> str:
-    """Inputs in a row: "5 numbers, trained on values from 0 to 9", or "5 columns, 2 of categories, 1 of dates"."""
+    """Inputs in a row: "5 numbers, trained on values from 0 to 9", or "5 columns, 2 of categories, 1 of dates".
+    A text column is one, whatever is made of it."""
     kinds = [(len(metadata.get(kind, ())), kind) for kind in ("categories", "dates")]  # whose numbers say little
+    if "texts" in metadata:
+        kinds.append((len(metadata["texts"]), "text"))
+        count = len(data_columns(metadata, count))
     told = "".join(f", {number:,} of {kind}" for number, kind in kinds if number)
     return f"{count:,} columns{told}" if told else f"{count:,} numbers{_range(metadata)}"
 

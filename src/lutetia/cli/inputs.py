@@ -18,13 +18,14 @@ from lutetia.cli.show import one_line
 from lutetia.cli.values import UNKNOWN
 from lutetia.errors import DataError
 from lutetia.files import read_bytes
-from lutetia.models import Classifier, LUTTransformer, Tabular, load
+from lutetia.models import Classifier, LUTTransformer, Tabular, data_columns, load, text_columns, text_inputs
 from lutetia.training import (
     IMAGE_SUFFIXES,
     UNNAMED_COLUMN,
     Cells,
     ImageSettings,
     TableFile,
+    as_texts,
     check_expansion,
     check_file,
     class_numbers,
@@ -57,6 +58,7 @@ class NamedInputs(NamedTuple):
     x: Tensor  # [n, *input_shape], floats, or uint8 for pixels from 0 to 255
     names: list[str]
     columns: dict[str, Sequence[Any]] | None = None  # of a file of columns, also those that the model does not use
+    typed: dict[str, Sequence[Any]] | None = None  # the columns of a row that was typed
 
 
 def load_for_inputs(checkpoint: Path, unknown: str | None) -> Any:
@@ -97,7 +99,7 @@ def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:
         raise DataError(f"INPUT is empty, expected {KINDS}")
     if exists(path) and path.is_dir():
         raise DataError(f"{path} is a folder, expected {KINDS}")
-    x, names, columns = _read(model, given)
+    x, names, columns, typed = _read(model, given)
     is_array = path.name.lower().endswith(ARRAYS)
     has_rows = exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
@@ -105,7 +107,7 @@ def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:
     if not 0 <= (row or 0) < len(x):
         raise DataError(f"{path} has {len(x)} rows of values, expected at least {(row or 0) + 1} for --row {row or 0}")
     at = slice(row or 0, (row or 0) + 1)
-    return NamedInputs(x[at], names[at], None if columns is None else {name: each[at] for name, each in columns.items()})
+    return NamedInputs(x[at], names[at], None if columns is None else {name: each[at] for name, each in columns.items()}, typed)
 
 
 def read_tokens(model: LUTTransformer, given: str) -> Tensor:
@@ -128,7 +130,8 @@ def read_tokens(model: LUTTransformer, given: str) -> Tensor:
 def feature_columns(model: Classifier, cells: Cells) -> list[int]:
     """The columns of a CSV file that are the inputs of the model: by their names where both have them, else all, or all but the
     last, which then is the class."""
-    names, wanted = feature_names(model), math.prod(model.config.input_shape)
+    names = column_titles(model)
+    wanted = len(names) or math.prod(model.config.input_shape)
     header = [] if cells.header is None else column_names(cells.header)
     if cells.header is None and cells.width > wanted and all(name.startswith(UNNAMED_COLUMN) for name in names):
         header = column_names([""] * cells.width)  # as when it was trained: the class may stand anywhere
@@ -144,18 +147,40 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
 
 
 def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
-    """The columns of a file that the model was trained on, by their names, as float64 [n, len(columns)]."""
-    names = feature_names(model)
+    """The columns of a file that the model was trained on, by their names, as its inputs, float64 [n, inputs]."""
+    names = column_titles(model)
     lacking = [name for name in names or ["x0"] if name not in file.columns]
     if lacking:
         raise DataError(f"{file.path} has no column {lacking[0]!r}, which the model was trained on")
-    return np.stack(
-        [
-            _numbers(model, number, file.columns[name], f"{file.path}, column {name!r}", file.lines)
-            for number, name in enumerate(names)
-        ],
-        1,
-    )
+    cells = [(file.columns[name], f"{file.path}, column {name!r}") for name in names]
+    return _as_inputs(model, cells, file.lines)
+
+
+def column_titles(model: Classifier) -> list[str]:
+    """The names of the columns of the data, as it wrote them: those of the inputs, but for texts; none where it did not."""
+    names = feature_names(model)
+    return [each.name for each in data_columns(model.metadata, len(names))] if "texts" in model.metadata else names
+
+
+def _as_inputs(model: Tabular, cells: Sequence[tuple[Sequence[Any], str]], lines: Sequence[int] | None) -> np.ndarray:
+    """The cells of the columns of the data, and what messages call each, as inputs of the model, float64 [n, inputs]."""
+    columns = data_columns(model.metadata, model.n_columns)
+    parts = [
+        _numbers(model, each.input, values, where, lines)
+        for each, (values, where) in zip(columns, cells, strict=True)
+        if each.input is not None
+    ]
+    words = model.metadata.get("missing", [])
+    found = {
+        each.text.name: each.text.read(as_texts(without_words(values, words)))
+        for each, (values, _) in zip(columns, cells, strict=True)
+        if each.text is not None
+    }
+    plain = np.stack(parts, 1) if parts else np.empty((len(cells[0][0]), 0))
+    if not found:
+        return plain
+    texts = text_columns(model.metadata)
+    return np.concatenate([plain, text_inputs(texts, [found[each.name] for each in texts])], 1)
 
 
 def _numbers(model: Tabular, number: int, values: Sequence[Any], where: str, lines: Sequence[int] | None) -> np.ndarray:
@@ -192,12 +217,9 @@ def unknown_warnings(model: Classifier, columns: Mapping[str, Sequence[Any]]) ->
 
 
 def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
-    """Columns of a CSV file as float64 [n, len(columns)]: empty cells are missing, categories are given by name."""
-    parts = []
-    for number, column in enumerate(columns):
-        where = f"{cells.path}, {cells.column_name(column)}"
-        parts.append(_numbers(model, number, [row[column] for row in cells.rows], where, cells.lines))
-    return np.stack(parts, 1)
+    """Columns of a CSV file as inputs of the model, float64 [n, inputs]: empty cells are missing, categories given by name."""
+    own = [([row[column] for row in cells.rows], f"{cells.path}, {cells.column_name(column)}") for column in columns]
+    return _as_inputs(model, own, cells.lines)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -216,8 +238,10 @@ def _files(given: str) -> list[str]:
 
 def _read(model: Classifier, given: str) -> NamedInputs:
     shape, path = tuple(model.config.input_shape), Path(given)
-    if isinstance(model, Tabular) and feature_names(model) and "," in given and not exists(path):
-        return NamedInputs(torch.from_numpy(_typed_row(model, given)), [given])
+    titles = column_titles(model) if isinstance(model, Tabular) else []
+    is_text = titles[1:] == [] and "texts" in model.metadata  # a column alone needs no comma, nor quotes
+    if isinstance(model, Tabular) and titles and (is_text or "," in given) and not exists(path):
+        return _typed_row(model, given, is_text)
     if _is_numbers(given) and not exists(path):
         return NamedInputs(_fit(_typed(given), shape, "INPUT")[None], [given])
     if not exists(path):
@@ -291,13 +315,14 @@ def _typed(text: str) -> np.ndarray:
     return _finite(np.array([float(cell) for cell in text.split(",")]), "INPUT")
 
 
-def _typed_row(model: Tabular, text: str) -> np.ndarray:
-    """One row of a table of data as it would stand in a CSV file, float64 [1, columns]."""
-    (values,) = csv.reader([" ".join(text.splitlines())], skipinitialspace=True)
-    names = feature_names(model)
+def _typed_row(model: Tabular, text: str, is_cell: bool) -> NamedInputs:
+    """One row of a table of data as it would stand in a CSV file; or the one cell of a row, as it is."""
+    (values,) = [[text]] if is_cell else csv.reader([" ".join(text.splitlines())], skipinitialspace=True)
+    names = column_titles(model)
     if len(values) != len(names):
         raise DataError(f"INPUT has {len(values)} values, expected {len(names)}: {', '.join(map(one_line, names))}")
-    return tabular_rows(model, Cells(Path("INPUT"), names, [values], [1]), range(len(names)))
+    x = tabular_rows(model, Cells(Path("INPUT"), names, [values], [1]), range(len(names)))
+    return NamedInputs(torch.from_numpy(x), [text], None, {name: [value] for name, value in zip(names, values, strict=True)})
 
 
 def _array(path: Path) -> np.ndarray:

@@ -125,8 +125,11 @@ def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) ->
         changed = replace(changed, fit=replace(changed.fit, intervals=False))
     if "data.dates" not in keys:
         data = replace(data, dates=[column for column in data.dates or () if column not in data.categorical] or None)
-    if "data.leave_out" not in keys:
+    if "data.text" not in keys:
         typed = {*data.categorical, *(data.dates or ())}
+        data = replace(data, text=[column for column in data.text or () if column not in typed] or None)
+    if "data.leave_out" not in keys:
+        typed = {*data.categorical, *(data.dates or ()), *(data.text or ())}
         data = replace(data, leave_out=[column for column in data.leave_out if column not in typed])
     return replace(changed, data=data)
 
@@ -152,6 +155,10 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print(f"  and {len(types) - SHOWN} more columns", soft_wrap=True)
     for name, why in table.left_out.items():
         screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
+    if table.texts:
+        names = json.dumps([own.name for own in table.texts], ensure_ascii=False)
+        told = f"  --set {shlex.quote(f'data.text={one_line(names)}')} lists the columns of text, [] is none"
+        screen.print(told, soft_wrap=True, markup=False)
     if any("different values" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.categorical=["NAME"]' keeps a column of many values as categories""", soft_wrap=True)
     if any("data.day_first" in why for why in table.left_out.values()):
@@ -255,6 +262,8 @@ def show_table(summary: dict[str, Any]) -> None:
     )
     if "patches" in summary:
         screen.print(_patches_text(**summary["patches"]), soft_wrap=True)
+    for each in summary.get("texts", ()):
+        screen.print(_words_text(each), soft_wrap=True, markup=False)
     if summary["temperature"] > 1:
         why = "on rows that a trial did not see, probabilities were too high"
         screen.print(f"scores divided by {summary['temperature']:.2f}: {why}", soft_wrap=True)
@@ -272,6 +281,13 @@ def show_table(summary: dict[str, Any]) -> None:
             screen.print(f"      {one_line(rare)} is rare and mostly missed: {hint}", soft_wrap=True, markup=False)
     screen.print(f"model {summary['checkpoint']}", soft_wrap=True)
     screen.print(f"edit  {Path(summary['out']) / 'config.toml'}", soft_wrap=True)
+
+
+def _words_text(told: dict[str, Any]) -> str:
+    """What is made of a text column, and the clearest words of each class: "spam: free, txt, claim"."""
+    counts = f"{told['weighed']:,} words and pairs are weighed, {told['looked_for']:,} looked for"
+    words = [f"{one_line(name)}: {', '.join(map(one_line, own))}" for name, own in told["speak"].items() if own][:SHOWN_CLASSES]
+    return f"{one_line(told['column'])}: {counts}" + (f"; they speak for {'; '.join(words)}" if words else "")
 
 
 def _patches_text(counts: int, trial: dict[str, Any] | None) -> str:

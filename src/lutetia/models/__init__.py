@@ -29,6 +29,19 @@ from lutetia.models.saving import TENSORS as TENSORS_FILE
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.models.tabular import LEAST_SPREAD, Tabular
 from lutetia.models.tabular_config import TabularConfig
+from lutetia.models.texts import RANGES as CHARACTER_RANGES
+from lutetia.models.texts import (
+    Grams,
+    Tally,
+    TextColumn,
+    data_columns,
+    find_grams,
+    folded_letters,
+    gram_text,
+    places_of,
+    text_columns,
+    text_inputs,
+)
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
 from lutetia.models.votes import Votes, VotesClassifier

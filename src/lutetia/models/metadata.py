@@ -14,6 +14,8 @@ units        by the number of an input, as a string, the unit that may follow it
 target_unit  the unit that may follow the numbers to predict
 dates        by the number of an input, as a string, how its dates are written: their `order`, and whether they have `times`;
              its numbers are seconds since the beginning of 1970
+texts        by the names of text columns, what is made of them: see `lutetia.models.texts`; their inputs come after all others,
+             and `features` names those, too
 error_90     of a regression: what the error of nine in ten rows that were not fitted stays within
 spread_90    the same as a multiple of the spread of a row, where the model has one
 resized      whether images of other sizes are resized to that of the model
@@ -37,6 +39,7 @@ from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import read_json
 from lutetia.models.dates import ORDERS
+from lutetia.models.texts import check_text_columns
 
 METADATA = "metadata.json"
 UNKNOWN = ("error", "missing")
@@ -64,7 +67,7 @@ def check_metadata(metadata: object, config: Any) -> dict[str, Any]:
         twice = next(name for at, name in enumerate(classes) if name in classes[:at])
         fail("metadata.classes", twice, "a name for one class only")
     _check_range(metadata, n_inputs)
-    _check_categories(metadata, n_inputs)
+    _check_categories(metadata, n_inputs, n_classes)
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
     except (TypeError, ValueError, RecursionError) as error:
@@ -85,7 +88,7 @@ def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> No
         fail(f"metadata.{key}", bad, f"names of 1 to {LONGEST_NAME} characters")
 
 
-def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
+def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None, n_classes: int | None) -> None:
     """Check what is known of the columns: plain values by the number of an input, a name, and words."""
     for key in NAMES:
         name = metadata.get(key)
@@ -115,6 +118,8 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None
             fail(f"metadata.categories[{number!r}]", values, "a list of strings or numbers")
         if number in metadata.get("dates", {}):
             fail("metadata.categories", number, "other inputs than those of dates")
+    if "texts" in metadata:
+        check_text_columns(metadata["texts"], n_inputs, n_classes)
     for number, unit in _by_input(metadata, "units", "units", n_inputs):
         if not isinstance(unit, str):
             fail(f"metadata.units[{number!r}]", unit, "a string")

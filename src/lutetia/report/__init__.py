@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from lutetia.report.circuits import circuit, waveform
     from lutetia.report.comparisons import Comparison, Questions
     from lutetia.report.machines import machine
+    from lutetia.report.marked import MarkedText, by_data_column, column_lines, column_names, marked_texts
     from lutetia.report.pages import html, write
     from lutetia.report.readings import reading
+    from lutetia.report.reasons import by_columns as decisions_by_columns
     from lutetia.report.reasons import compared as compared_inputs
     from lutetia.report.reasons import decide, decisions, first_tables, input_texts, strip, token_names
     from lutetia.report.reasons import detectors as deciding_detectors
@@ -84,9 +86,10 @@ __getattr__, __dir__ = lazy_door(
         "circuits": "circuit waveform",
         "comparisons": "Comparison Questions",
         "machines": "machine",
+        "marked": "MarkedText by_data_column column_lines column_names marked_texts",
         "pages": "html write",
         "readings": "reading",
-        "reasons": "compared_inputs=compared decide deciding_detectors=detectors"
+        "reasons": "compared_inputs=compared decisions_by_columns=by_columns decide deciding_detectors=detectors"
         " decisions first_tables input_texts strip token_names",
         "story": "Check Circuit Curve Decision Decisions Detector Evaluation Part PartFlow"
         " Reading WaveLine Story Strip CellTable Training VotingCircuit Waveform Writing",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lutetia._shared.numbers import short_number
-from lutetia.models import Tabular
+from lutetia.models import Tabular, gram_text, text_columns
 
 Array = np.ndarray[Any, Any]
 
@@ -16,8 +16,8 @@ class Comparison(NamedTuple):
     """A question that tables ask, its answer for one sample, and what the score loses with the other answer."""
 
     feature: str
-    operator: str  # ">" or "<="
-    other: str  # the threshold, in the unit of the column, or another column
+    operator: str  # ">" or "<="; of a word of a text "contains" or "lacks"
+    other: str  # the threshold, in the unit of the column, or another column; the word in quotes
     effect: float
 
     @property
@@ -43,15 +43,19 @@ class Questions:
         self._weight = model.tables.weight.detach().double().numpy()  # [T, 2**A, outputs]
         source = model.encoding.source.numpy()
         left, right = self._anchors.reshape(-1, 2).T
-        first = np.array([source.tolist().index(column) for column in source])
+        self._words, self._texts_of = _text_inputs(model)
+        self._asked = np.flatnonzero(np.isin(source, list(self._words)))
+        of = np.array([self._texts_of.get(column, (column, ""))[0] for column in source.tolist()])
+        first = np.array([of.tolist().index(column) for column in of])
         # Whether a column is known is the same question to all of its inputs.
         self._left, self._right = np.where(right == len(source), first[left], left), right
         self._two_columns = (right < len(source)) & (source[left] != source[np.minimum(right, len(source) - 1)])
         self._texts: dict[tuple[int, int], tuple[str, str]] = {}
 
     def __call__(self, codes: Array, contrast: Array) -> list[Comparison]:
-        """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first. Two columns
-        whose ranks differ are compared once: the higher is above the lower, whichever a table names first.
+        """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first, but words that
+        a text lacks last. Two columns whose ranks differ are compared once: the higher is above the lower, whichever a table
+        names first.
 
         `contrast` [outputs] says with which weights the outputs are explained.
         """
@@ -65,16 +69,34 @@ class Questions:
         left, right = np.where(turned, self._right, self._left), np.where(turned, self._left, self._right)
         keys, places, same = np.unique(left * len(known) + right, return_index=True, return_inverse=True)
         effects = np.bincount(same, (led[np.arange(n_tables), cells][:, None] - flipped).ravel())
-        order = np.lexsort((places, -np.abs(effects)))
-        found = zip(*(part[order].tolist() for part in (*np.divmod(keys, len(known)), effects)), strict=True)
+        asked, others = np.divmod(keys, len(known))
+        lacking = np.isin(asked, self._asked) & (known[asked] <= known[others])  # most words there are
+        order = np.lexsort((places, -np.abs(effects), lacking))
+        found = zip(*(part[order].tolist() for part in (asked, others, effects)), strict=True)
         return [self._told(this, that, bool(known[this] > known[that]), effect) for this, that, effect in found]
 
     def _told(self, left: int, right: int, is_more: bool, effect: float) -> Comparison:
         texts = self._texts.get((left, right))
         if texts is None:
-            own = self._model.input_name(left, self._names)
-            texts = self._texts[left, right] = own, _other(self._model, left, right, self._names)
+            own, other = self._model.input_name(left, self._names), _other(self._model, left, right, self._names)
+            column = int(self._model.encoding.source[left])
+            if other == "missing" and column in self._texts_of:
+                own = self._texts_of[column][1]
+            texts = self._texts[left, right] = own, other
+        word = self._words.get(int(self._model.encoding.source[left]))
+        if word is not None and right == len(self._model.encoding.source) + 1:  # above 0, with 1 the code of 0
+            return Comparison(word[0], "contains" if is_more else "lacks", word[1], effect)
         return Comparison(texts[0], ">" if is_more else "<=", texts[1], effect)
+
+
+def _text_inputs(model: Tabular) -> tuple[dict[int, tuple[str, str]], dict[int, tuple[int, str]]]:
+    """By input, the column and the word that it is, in quotes; and the first input of the text column that it is of, and that."""
+    words: dict[int, tuple[str, str]] = {}
+    texts: dict[int, tuple[int, str]] = {}
+    for each in text_columns(model.metadata):
+        texts |= dict.fromkeys(each.inputs, (each.first, each.name))
+        words |= {each.asked + number: (each.name, f'"{gram_text(word)}"') for number, word in enumerate(each.words)}
+    return words, texts
 
 
 def _other(model: Tabular, left: int, right: int, names: list[str]) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,7 @@ from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead_seed
 from lutetia.report.comparisons import Comparison, Questions
+from lutetia.report.marked import by_data_column, column_lines, column_names
 from lutetia.report.story import Decision, Decisions, Detector, Strip
 
 SHOWN_DETECTORS = 12
@@ -56,6 +59,19 @@ def decisions(
         {rule: RULES[rule].title for rule in rules},
         feature_names(model),
     )
+
+
+def by_columns(model: Tabular, decided: Decisions, texts: Mapping[str, str | None]) -> Decisions:
+    """Decisions by the columns of the data, where inputs are made of texts: those of one row, None for a missing one."""
+    names = column_names(model, len(decided.features))
+    items = [_by_column(model, item, texts) for item in decided.items]
+    return replace(decided, shape=(len(names),), items=items, features=names)
+
+
+def _by_column(model: Tabular, item: Decision, texts: Mapping[str, str | None]) -> Decision:
+    heat = {rule: by_data_column(model, np.array(values)).tolist() for rule, values in item.heat.items()}
+    values = by_data_column(model, np.nan_to_num(item.values))
+    return replace(item, values=values.tolist(), heat=heat, texts=column_lines(model, item.texts, texts))
 
 
 def class_names(model: Classifier) -> list[str]:

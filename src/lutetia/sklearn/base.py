@@ -14,11 +14,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted, validate_data
 
 from lutetia.errors import DataError
-from lutetia.models import Tabular, in_run, load, read_config, save
-from lutetia.sklearn.columns import find_categories, find_dates, is_frame, to_matrix
+from lutetia.models import Grams, Tabular, data_columns, in_run, load, read_config, save, text_columns, text_inputs
+from lutetia.sklearn.columns import find_categories, find_dates, find_texts, is_frame, texts_of, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
-from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores
+from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores, read_texts
 
 if TYPE_CHECKING:
     from lutetia.precompute import Build
@@ -38,9 +38,11 @@ class TabularEstimator(BaseEstimator):
     feature_names_in_: Array
     categories_: dict[int, list[Any]]
     dates_: dict[int, DateColumn]  # by the number of a column of dates, how they are written
+    texts_: list[int]  # the numbers of the columns of text
 
     # Of the subclasses; here so that their names are known.
     categorical_features: Any
+    text_features: Any = None  # of estimators that take no texts
     handle_unknown: str
     max_bins: int
     early_stopping: bool | str
@@ -59,34 +61,51 @@ class TabularEstimator(BaseEstimator):
 
     # ---- data in -----------------------------------------------------------------------------------------------------
 
-    def _matrix(self, X: Any, reset: bool = False) -> Array:
-        """X as float64 [n, columns], its columns checked against those of fit, or with `reset` learned."""
+    def _matrix(self, X: Any) -> Array:
+        """X as inputs of the model, float64 [n, inputs], its columns checked against those of fit."""
+        matrix, texts = self._parts(X)
+        return np.concatenate([matrix, text_inputs(text_columns(self.model_.metadata), texts)], 1) if texts else matrix
+
+    def _parts(self, X: Any, reset: bool = False) -> tuple[Array, tuple[Grams, ...]]:
+        """X as float64 [n, columns], its columns checked against those of fit, or with `reset` learned; and its texts."""
         if hasattr(X, "collect"):
             raise TypeError(f"X is a {type(X).__name__}, which holds no rows yet, expected X.collect()")
         if type(X).__name__ == "Series":
             raise ValueError("Expected 2D array, got a Series, one row or one column, instead: X[:1] is a table of one row")
         held = isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2
-        categories, dates = ({}, {}) if reset else (self.categories_, self.dates_)
+        categories, dates, texts = ({}, {}, []) if reset else (self.categories_, self.dates_, self.texts_)
         if reset:
-            wanted = self.categorical_features
-            listed = wanted is not None and not isinstance(wanted, str)
-        if is_frame(X) or (held and (categories or dates if not reset else listed)):
+            asked = [self.categorical_features, self.text_features]
+            listed = any(wanted is not None and not isinstance(wanted, str) for wanted in asked)
+        if is_frame(X) or (held and (categories or dates or texts if not reset else listed)):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if reset:
                 categories = find_categories(X, self.categorical_features, self._names_in(), X.shape[1])
                 dates = find_dates(X, categories) if is_frame(X) else {}
-            matrix = to_matrix(X, categories, self.names(X.shape[1]), self.handle_unknown, dates)
-            matrix = check_array(matrix, dtype=np.float64, ensure_all_finite="allow-nan", estimator=self, input_name="X")
+                texts = find_texts(X, self.text_features, self._names_in(), {*categories, *dates})
+            matrix = to_matrix(X, categories, self.names(X.shape[1]), self.handle_unknown, dates, texts)
+            if matrix.shape[1] or not texts:
+                matrix = check_array(matrix, dtype=np.float64, ensure_all_finite="allow-nan", estimator=self, input_name="X")
         else:
             matrix = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
             if reset and listed:
                 categories = find_categories(matrix, self.categorical_features, self._names_in(), matrix.shape[1])
+            if texts:
+                raise ValueError(f"X holds numbers in column {self.names()[texts[0]]!r}, expected texts as in the training data")
             if categories:
                 matrix = to_matrix(matrix, categories, self.names(matrix.shape[1]), self.handle_unknown)
         if reset:
-            self.categories_, self.dates_ = categories, dates
+            named = [self.names(X.shape[1])[number] for number in texts]
+            if len(set(named)) < len(named) or not all(map(str.strip, named)):
+                raise ValueError(f"the columns of text are named {named}, expected a name of its own for each")
+            self.categories_, self.dates_, self.texts_ = categories, dates, texts
             self._check_columns(matrix)
-        return matrix
+        return matrix, tuple(read_texts(texts_of(X, number), self.names()[number], number, reset) for number in texts)
+
+    @property
+    def _plain(self) -> list[int]:
+        """The numbers of the columns that are not text: the first inputs of the model, in their order."""
+        return [number for number in range(self.n_features_in_) if number not in self.texts_]
 
     def _names_in(self) -> list[str] | None:
         return [str(name) for name in self.feature_names_in_] if hasattr(self, "feature_names_in_") else None
@@ -98,9 +117,10 @@ class TabularEstimator(BaseEstimator):
     def _check_columns(self, matrix: Array) -> None:
         empty = np.flatnonzero(np.isnan(matrix).all(0))
         if len(empty):
-            name = self.names(matrix.shape[1])[empty[0]]
+            number = self._plain[empty[0]]
+            name = self.names()[number]
             raise ValueError(
-                f"Input X has no value in column {name!r} (number {empty[0]}): all its values are missing. Leave it out."
+                f"Input X has no value in column {name!r} (number {number}): all its values are missing. Leave it out."
             )
 
     def _weights(self, sample_weight: Any, matrix: Array) -> Array:
@@ -113,11 +133,10 @@ class TabularEstimator(BaseEstimator):
         """What fit was given, checked; classes become numbers."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        matrix = self._matrix(X, reset=True)
+        matrix, texts = self._parts(X, reset=True)
         check_consistent_length(matrix, y)
         target = self._target(y, reset=True)
-        rows = TabularRows(matrix, target, self._weights(sample_weight, matrix))
-        return rows
+        return TabularRows(matrix, target, self._weights(sample_weight, matrix), texts=texts)
 
     def _target(self, y: Any, reset: bool = False) -> Array:
         raise NotImplementedError
@@ -146,9 +165,9 @@ class TabularEstimator(BaseEstimator):
 
     def _more_rows(self, X: Any, y: Any, sample_weight: Any = None) -> TabularRows:
         """Rows besides those of fit."""
-        matrix, target = self._matrix(X), self._target(y)
+        (matrix, texts), target = self._parts(X), self._target(y)
         check_consistent_length(matrix, target)
-        return TabularRows(matrix, target, self._weights(sample_weight, matrix))
+        return TabularRows(matrix, target, self._weights(sample_weight, matrix), texts=texts)
 
     def _stops_early(self, rows: TabularRows) -> bool:
         """Whether some of the samples, or queries, are held out to decide when to stop; "auto": if there are enough of them."""
@@ -169,8 +188,9 @@ class TabularEstimator(BaseEstimator):
         return self.n_jobs if self.n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + self.n_jobs)
 
     def _shape(self, n_classes: int) -> Shape:
-        counts = tuple(len(self.categories_.get(number, ())) for number in range(self.n_features_in_))
-        return Shape(n_classes, counts, (self.n_features_in_,), frozenset(self.dates_))
+        plain = self._plain
+        counts = tuple(len(self.categories_.get(number, ())) for number in plain)
+        return Shape(n_classes, counts, (len(plain),), frozenset(plain.index(number) for number in self.dates_))
 
     def _progress(self, total: int) -> Any:
         return progress(type(self).__name__, total, bool(self.verbose))
@@ -203,7 +223,8 @@ class TabularEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         matrix = self._matrix(X)
         number = None if target is None else self._class_number(target)
-        return explain_rows(self.model_, matrix, number, rule)
+        texts = {self.names()[each]: texts_of(X, each) for each in self.texts_}
+        return explain_rows(self.model_, matrix, number, rule, texts)
 
     def _class_number(self, target: Any) -> int:
         raise ValueError(f"target is {target!r}, expected None: a regression has no classes")
@@ -269,16 +290,18 @@ class TabularEstimator(BaseEstimator):
 
     def _describe_data(self, rows: TabularRows) -> dict[str, Any]:
         """The metadata of the model: names, ranges, categories."""
-        low, high = (np.nan_to_num(end(rows.x, 0)).tolist() for end in (np.nanmin, np.nanmax))
-        categories = {str(number): [_plain(each) for each in values] for number, values in self.categories_.items()}
+        plain, ends = self._plain, (np.nanmin, np.nanmax)
+        low, high = (np.nan_to_num(end(rows.x, 0)).tolist() if plain else [] for end in ends)
+        categories = {str(plain.index(at)): [_plain(each) for each in values] for at, values in self.categories_.items()}
         known: dict[str, Any] = {"input_low": low, "input_high": high}
-        if hasattr(self, "feature_names_in_"):
+        if hasattr(self, "feature_names_in_") or self.texts_:
             known["features"] = [name if name.strip() else f"x{number}" for number, name in enumerate(self.names())]
+            known["features"] = [known["features"][number] for number in plain]
         if categories:
             known["categories"] = categories
             known["unknown"] = self.handle_unknown
         if self.dates_:
-            known["dates"] = {str(number): asdict(column) for number, column in self.dates_.items()}
+            known["dates"] = {str(plain.index(number)): asdict(column) for number, column in self.dates_.items()}
         return known
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -313,12 +336,15 @@ class TabularEstimator(BaseEstimator):
         return estimator
 
     def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
-        self.model_, self.n_features_in_ = model, model.n_columns
+        columns = data_columns(model.metadata, model.n_columns)
+        self.model_, self.n_features_in_ = model, len(columns)
         self.n_tables_ = model.config.n_tables
-        self.categories_ = {int(number): list(values) for number, values in model.metadata.get("categories", {}).items()}
-        self.dates_ = {int(number): DateColumn(**known) for number, known in model.metadata.get("dates", {}).items()}
+        place = {str(column.input): number for number, column in enumerate(columns)}
+        self.texts_ = [number for number, column in enumerate(columns) if column.text is not None]
+        self.categories_ = {place[number]: list(values) for number, values in model.metadata.get("categories", {}).items()}
+        self.dates_ = {place[number]: DateColumn(**known) for number, known in model.metadata.get("dates", {}).items()}
         if state["named"]:
-            self.feature_names_in_ = np.array(model.metadata["features"], dtype=object)
+            self.feature_names_in_ = np.array([column.name for column in columns], dtype=object)
 
 
 def _plain(value: Any) -> Any:
@@ -340,7 +366,8 @@ def _state_of_run(model: Tabular) -> dict[str, Any] | None:
         params |= {"loss": config.loss, "quantile": config.quantile}
     if config.monotone:  # of the second class, by the order that scikit-learn gives them
         turned = -1 if not model.is_regression and sorted(known["classes"]) != known["classes"] else 1
-        params["monotonic_cst"] = [turned * sign for sign in config.monotone]
+        signs = [0 if each.input is None else config.monotone[each.input] for each in data_columns(known, model.n_columns)]
+        params["monotonic_cst"] = [turned * sign for sign in signs]
     name = "LUTRanker" if model.loss.is_ranking else "LUTRegressor" if model.is_regression else "LUTClassifier"
     state = {"class": name, "params": params, "named": "features" in known}
     return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lutetia._shared.losses import LOSSES, OWN, Loss
 from lutetia.errors import check_choice
-from lutetia.models import Tabular
+from lutetia.models import Tabular, text_columns
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params, monotone_columns
 from lutetia.training import (
@@ -23,6 +23,7 @@ from lutetia.training import (
     Shape,
     TabularRows,
     balanced_factors,
+    describe_texts,
     fit_tabular,
     function_name,
     half_widths,
@@ -30,6 +31,7 @@ from lutetia.training import (
     interval_ends,
     refit_tables,
     try_refit,
+    with_texts,
 )
 
 PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
@@ -63,15 +65,20 @@ class BoostedEstimator(TabularEstimator):
             )
         self.n_tables_ = self.n_iter_ = len(fitted.anchors)
         self.losses_, self.temperature_ = fitted.losses, fitted.temperature
-        self.model_.metadata = {**self._describe_data(rows), **self._describe_target()}
+        known = {**self._describe_data(rows), **self._describe_target()}
+        self.model_.metadata = describe_texts(known, self.model_.metadata)
 
     def _shape(self, n_classes: int) -> Shape:
         """The shape of the data, with the constraints of the columns."""
         shape = super()._shape(n_classes)
-        monotone = monotone_columns(self.monotonic_cst, self._names_in(), len(shape.n_categories))
+        wanted = monotone_columns(self.monotonic_cst, self._names_in(), self.n_features_in_)
+        if any(wanted[number] for number in self.texts_ if wanted):
+            raise ValueError("Columns of text cannot have monotonic constraints")
+        monotone = tuple(wanted[number] for number in self._plain) if wanted else ()
         if monotone and n_classes > 2:
             raise ValueError("monotonic constraints are not supported for multiclass classification")
-        wrong = [name for name, sign, count in zip(self.names(), monotone, shape.n_categories, strict=False) if sign and count]
+        names = [self.names()[number] for number in self._plain]
+        wrong = [name for name, sign, count in zip(names, monotone, shape.n_categories, strict=False) if sign and count]
         if wrong:
             raise ValueError(f"Categorical features cannot have monotonic constraints: {wrong[0]!r} has one")
         return replace(shape, monotone=monotone)
@@ -102,8 +109,8 @@ class BoostedEstimator(TabularEstimator):
         """The first tables as a model, fitted again to X and y if that helps on held-out samples; and the trial."""
         rows = y if isinstance(y, TabularRows) else self._weighted(self._more_rows(X, y, sample_weight))
         first = self.model_.first(n_tables)
-        if n_tables == self.n_tables_ or self.model_.loss.is_own:  # whose loss says nothing of two models
-            return first, None
+        if n_tables == self.n_tables_ or self.model_.loss.is_own or self.texts_:
+            return first, None  # the own loss says nothing of two models, and words were weighed by these rows
         settings = self._boosting(None, rows)
         trial = try_refit(self.model_, rows, n_tables, settings)
         if trial is not None and not trial.gains:
@@ -154,7 +161,7 @@ class ClassifierTarget(ClassifierMixin):
         if self.class_weight is None:
             return rows
         factors = _class_factors(self.class_weight, self.classes_, rows)
-        return TabularRows(rows.x, rows.y, (rows.weight * factors[rows.y]).astype(np.float32))
+        return replace(rows, weight=(rows.weight * factors[rows.y]).astype(np.float32))
 
     def _describe_target(self) -> dict[str, Any]:
         names = [str(name) for name in self.classes_]
@@ -212,10 +219,11 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
 
     Columns become ranks by quantiles of the training data; each table asks `n_anchors` questions, a column against a threshold or
     two columns against each other, each the best of `candidates` for the remaining loss. Missing values have their own rank.
-    Columns of categories: see `categorical_features`. With `monotonic_cst`, as in scikit-learn, the score of the second of two
-    classes never falls as a column of 1 rises, and never rises with one of -1: a number per column, or a dict by their names.
-    With `calibrate` a trial fit to four fifths of the samples says, on the
-    last fifth, by what number (`temperature_`) scores are divided, so that probabilities are not too high. An `eval_set`, (X, y)
+    Columns of categories: see `categorical_features`. Columns of text become words: those of a frame that hold strings and look
+    like it, or those that `text_features` lists by name or number, or none with None. With `monotonic_cst`, as in scikit-learn,
+    the score of the second of two classes never falls as a column of 1 rises, and never rises with one of -1: a number per
+    column, or a dict by their names. With `calibrate` a trial fit to four fifths of the samples says, on the last fifth, by what
+    number (`temperature_`) scores are divided, so that probabilities are not too high. An `eval_set`, (X, y)
     or (X, y, sample_weight), or `early_stopping`, ends the fit after 10 · n_iter_no_change tables that did not help.
 
     Samples count by `sample_weight` in the fit and in all that is held out of it: early stopping, calibration, intervals.
@@ -233,6 +241,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         smoothing: float = 1.0,
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
+        text_features: Any = "auto",
         handle_unknown: str = "error",
         monotonic_cst: Any = None,
         class_weight: Any = None,
@@ -250,6 +259,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         self.class_weight, self.early_stopping, self.validation_fraction = class_weight, early_stopping, validation_fraction
         self.calibrate, self.monotonic_cst = calibrate, monotonic_cst
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
+        self.text_features = text_features
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
         """Fit to X [n, columns] and classes y [n] of any kind."""
@@ -287,6 +297,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         smoothing: float = 1.0,
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
+        text_features: Any = "auto",
         handle_unknown: str = "error",
         monotonic_cst: Any = None,
         intervals: bool = False,
@@ -303,6 +314,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.intervals, self.early_stopping, self.validation_fraction = intervals, early_stopping, validation_fraction
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
+        self.text_features = text_features
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
         """Fit to X [n, columns] and numbers y [n]."""
@@ -322,7 +334,8 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
             raise ValueError(f"intervals is True with {count} samples, expected {ENOUGH_FOR_INTERVALS} or more")
         own, held = rows.held_out(self._seed())
         self._fit(own, 1, eval_set)
-        self.model_.metadata |= interval_bounds(self.model_, held.x, held.y, held.weight)
+        x = with_texts(held, text_columns(self.model_.metadata)).x
+        self.model_.metadata |= interval_bounds(self.model_, x, held.y, held.weight)
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -27,6 +27,9 @@ def check_params(estimator: Any, limits: Limits) -> None:
     wanted = estimator.categorical_features
     if isinstance(wanted, str) and wanted != "from_dtype":
         raise ValueError(f'categorical_features is {wanted!r}, expected "from_dtype", None or a list of columns')
+    wanted = estimator.text_features
+    if isinstance(wanted, str) and wanted != "auto":
+        raise ValueError(f'text_features is {wanted!r}, expected "auto", None or a list of columns')
 
 
 def monotone_columns(wanted: Any, names: Sequence[str] | None, n_columns: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import DataError
-from lutetia.training import DateColumn, date_numbers, have_times
+from lutetia.training import DateColumn, date_numbers, have_times, looks_like_text
 
 Array = np.ndarray[Any, Any]
 Categories = dict[int, list[Any]]  # by column, the values that its numbers stand for
@@ -54,6 +54,35 @@ def find_dates(x: Any, categories: Collection[int]) -> dict[int, DateColumn]:
     return found
 
 
+def find_texts(x: Any, wanted: Any, names: Sequence[str] | None, others: Collection[int]) -> list[int]:
+    """The columns of text: those `wanted`, or with "auto" those of a frame that hold strings and look like text; not `others`,
+    which hold categories or dates."""
+    if wanted is None:
+        return []
+    if not isinstance(wanted, str):
+        listed = sorted(set(_numbers(wanted, names, x.shape[1], "text_features")))
+        twice = [number for number in listed if number in others]
+        if twice:
+            raise ValueError(f"text_features has column {twice[0]}, which holds categories or dates, expected it in one list")
+        return listed
+    if not is_frame(x):
+        return []
+    return [number for number in range(x.shape[1]) if number not in others and _looks_like_text(column_of(x, number))]
+
+
+def _looks_like_text(values: Array) -> bool:
+    known = [value for value in values if not is_missing(value)] if values.dtype.kind in "OUT" else []
+    return all(isinstance(value, str) for value in known) and looks_like_text(known)
+
+
+def texts_of(x: Any, number: int) -> list[str | None]:
+    """The texts of a column, None for those that are missing."""
+    values = column_of(x, number)
+    if values.dtype.kind not in "OUT":
+        raise ValueError(f"column {number} holds {values.dtype}, expected texts as in the training data")
+    return [None if is_missing(value) else str(value) for value in values]
+
+
 def _holds_dates(x: Any, number: int) -> bool:
     kind = str((x.iloc[:, number] if hasattr(x, "iloc") else x[:, number]).dtype).lower()
     if kind != "object":
@@ -81,10 +110,14 @@ def to_matrix(
     names: Sequence[str],
     unknown: str = "error",
     dates: Mapping[int, DateColumn] = MappingProxyType({}),
+    texts: Collection[int] = (),
 ) -> Array:
-    """A frame or an array of objects as float64 [n, columns]; a category that fit did not see is an error, or "missing"."""
+    """A frame or an array of objects as float64 [n, columns], without its texts; a category that fit did not see is an error, or
+    "missing"."""
     parts = []
     for number in range(x.shape[1]):
+        if number in texts:
+            continue
         values = column_of(x, number)
         if number in dates:
             parts.append(_dated(values, dates[number].order, names[number]))
@@ -116,22 +149,23 @@ def _seen(x: Any, number: int) -> list[Any]:
         return sorted(values, key=str)
 
 
-def _numbers(wanted: Any, names: Sequence[str] | None, n_columns: int) -> list[int]:
+def _numbers(wanted: Any, names: Sequence[str] | None, n_columns: int, of: str = "categorical_features") -> list[int]:
+    """The numbers of columns that a parameter lists: by name, number, or a boolean for each."""
     marks = np.asarray(wanted)
     if marks.dtype == bool:
         if marks.shape != (n_columns,):
-            raise ValueError(f"categorical_features has {marks.size} booleans, expected {n_columns}, one for each column")
+            raise ValueError(f"{of} has {marks.size} booleans, expected {n_columns}, one for each column")
         return np.flatnonzero(marks).tolist()
     numbers = []
     for each in marks.ravel().tolist():
         if isinstance(each, str):
             if names is None or each not in list(names):
-                raise ValueError(f"categorical_features has {each!r}, which is not a column of the training data")
+                raise ValueError(f"{of} has {each!r}, which is not a column of the training data")
             numbers.append(list(names).index(each))
         elif isinstance(each, int) and -n_columns <= each < n_columns:
             numbers.append(each % n_columns)
         else:
-            raise ValueError(f"categorical_features has {each!r}, expected names or numbers of the {n_columns} columns")
+            raise ValueError(f"{of} has {each!r}, expected names or numbers of the {n_columns} columns")
     return numbers
 
 
@@ -153,7 +187,7 @@ def _hint(x: Any, number: int) -> str:
         return "make it numbers, such as its .dt.total_seconds()"
     if kind.startswith("period"):
         return "make it dates, its .dt.to_timestamp()"
-    return "list it in categorical_features, or make it a category"
+    return "list it in categorical_features or text_features, or make it a category"
 
 
 def _floats(values: Array, name: str, hint: str) -> Array:

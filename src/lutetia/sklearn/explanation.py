@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,18 @@ from lutetia._shared.markup import Html, tag
 from lutetia._shared.numbers import short_number
 from lutetia.errors import check_choice
 from lutetia.models import Tabular, Votes
-from lutetia.report import DEFAULT_RULE, RULES, Comparison, Questions, attribute_rows, contrast_weights
+from lutetia.report import (
+    DEFAULT_RULE,
+    RULES,
+    Comparison,
+    MarkedText,
+    Questions,
+    attribute_rows,
+    by_data_column,
+    column_names,
+    contrast_weights,
+    marked_texts,
+)
 
 Array = np.ndarray[Any, Any]
 FOR, AGAINST = "#d2540f", "#2563c9"
@@ -29,6 +41,7 @@ class Explanation:
     relevance: Array
     comparisons: list[list[Comparison]]
     classes: list[str] = field(default_factory=list)  # their names; none in a regression
+    texts: list[list[MarkedText]] = field(default_factory=list)  # those of each sample, with the relevance of their words
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -43,6 +56,7 @@ class Explanation:
         order = np.argsort(-np.abs(row), kind="stable")[:most]
         lines = [f"{self.features[at]}: {short_number(row[at], 3, sign=True)}" for at in order]
         head = [f"for {self.classes[self.targets[sample]]}:"] if self.classes else []
+        lines += [each.told(most) for each in self.texts[sample]] if self.texts else []
         return "\n".join([*head, *lines, *(str(each) for each in self.comparisons[sample][:most])])
 
     def to_html(self, most: int = 5) -> str:
@@ -64,8 +78,9 @@ def _sample(explained: Explanation, sample: int, most: int = 8) -> Html:
     said = f": {explained.classes[explained.targets[sample]]}" if explained.classes else ""
     columns = _bars("column", [(explained.features[at], float(row[at])) for at in order])
     answers = _bars("comparison", [(each.text, each.effect) for each in asked]) if asked else None
+    marked = [each.to_html() for each in explained.texts[sample]] if explained.texts else None
     beside = "display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start"
-    return tag("div", tag("p", tag("b", f"sample {sample}{said}")), tag("div", columns, answers, style=beside))
+    return tag("div", tag("p", tag("b", f"sample {sample}{said}")), marked, tag("div", columns, answers, style=beside))
 
 
 def _bars(title: str, values: list[tuple[str, float]]) -> Html:
@@ -82,8 +97,10 @@ def _bars(title: str, values: list[tuple[str, float]]) -> Html:
     return tag("table", tag("thead", head), tag("tbody", rows))
 
 
-def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None) -> Explanation:
-    """Explain a model's predictions for rows x float64 [n, columns]."""
+def explain_rows(
+    model: Tabular, x: Array, target: int | None, rule: str | None, texts: Mapping[str, Sequence[str | None]] | None = None
+) -> Explanation:
+    """Explain a model's predictions for rows x float64 [n, inputs], and the texts of its columns of text."""
     is_gates = isinstance(model.core, Votes)
     rule = rule or ("occlusion" if is_gates else DEFAULT_RULE)
     check_choice("rule", rule, tuple(RULES))
@@ -98,4 +115,9 @@ def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None)
         ask, weights = Questions(model, names), contrast_weights(scores, targets).double().numpy()
         asked = [ask(codes, own) for codes, own in zip(model.encoding.codes(x).T, weights, strict=True)]
     classes = [str(name) for name in model.metadata.get("classes", ())]
-    return Explanation(names, targets.tolist(), relevance, asked, classes)
+    if not texts:
+        return Explanation(names, targets.tolist(), relevance, asked, classes)
+    rows = [{name: own[row] for name, own in texts.items()} for row in range(len(x))]
+    marked = [marked_texts(model, own, row) for own, row in zip(relevance, rows, strict=True)]
+    columns = column_names(model, len(names))
+    return Explanation(columns, targets.tolist(), by_data_column(model, relevance), asked, classes, marked)

@@ -41,6 +41,7 @@ class LUTRanker(BoostedEstimator):
         smoothing: float = 1.0,
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
+        text_features: Any = "auto",
         handle_unknown: str = "error",
         monotonic_cst: Any = None,
         early_stopping: bool | str = "auto",
@@ -55,6 +56,7 @@ class LUTRanker(BoostedEstimator):
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.monotonic_cst, self.early_stopping, self.validation_fraction = monotonic_cst, early_stopping, validation_fraction
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
+        self.text_features = text_features
 
     def fit(
         self,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lutetia.training.formats import check_expansion, check_file, read_idx
     from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
     from lutetia.training.images import ImageSettings, colours_first, images_in, is_damaged, labelled_images, read_pixels
-    from lutetia.training.importance import column_importance
+    from lutetia.training.importance import column_importance, word_importance
     from lutetia.training.intervals import error_bounds, half_widths, interval_bounds, interval_ends
     from lutetia.training.own_loss import function_name
     from lutetia.training.progress import Live, Silent
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from lutetia.training.tabular import make_model as make_tabular
     from lutetia.training.task import context_of, metrics_of
     from lutetia.training.task import told as metrics_text
+    from lutetia.training.texts import as_texts, describe_texts, looks_like_text, model_rows, read_texts, with_texts
     from lutetia.training.units import find_unit, without_unit
 
 __all__ = [
@@ -104,7 +105,7 @@ __getattr__, __dir__ = lazy_door(
         "fitting": "fit",
         "formats": "check_expansion check_file read_idx",
         "images": "IMAGE_SUFFIXES=IMAGES ImageSettings colours_first images_in is_damaged labelled_images read_pixels",
-        "importance": "column_importance",
+        "importance": "column_importance word_importance",
         "intervals": "error_bounds half_widths interval_bounds interval_ends",
         "own_loss": "function_name",
         "progress": "Live Silent duration_text=clock",
@@ -125,6 +126,7 @@ __getattr__, __dir__ = lazy_door(
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
         "tabular": "TabularRows Shape balanced_factors encode_rows fit_tabular make_tabular=make_model",
         "task": "context_of metrics_of metrics_text=told",
+        "texts": "as_texts describe_texts looks_like_text model_rows read_texts with_texts",
         "units": "find_unit without_unit",
     },
 )

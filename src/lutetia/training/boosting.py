@@ -43,6 +43,7 @@ class Boosting:
     intervals   whether more tables learn how far off each number may be
     loss        of numbers, and its quantile or its function: see `lutetia._shared.losses`
     kinds       inputs at which others of a kind of their own begin: each kind is drawn as often, and compared with itself
+    words       the first of the inputs that are words of texts, of which only whether they occur is asked
     patches     whether patterns in images are counted, too: see `lutetia.models.patches`
     shift       pixels by which images are moved, at most: each is fitted at all places in reach
     """
@@ -64,6 +65,7 @@ class Boosting:
     function: Callable[..., Any] | None = None
     shift: int = 0
     kinds: tuple[int, ...] = ()
+    words: int | None = None
     patches: bool = False
     seed: int = 0
     threads: int = 1
@@ -215,6 +217,8 @@ def _drawer(random: np.random.Generator, tops: Array, settings: Boosting) -> Cal
     def draw(useful: Array, count: int) -> Array:
         left = random.choice(useful, count)
         right = n_inputs + (random.random(count) * np.maximum(tops[left], 1)).astype(np.int64)
+        if settings.words is not None and useful[0] >= settings.words:
+            return np.stack([left, np.full(count, n_inputs + 1)], 1)
         pair = (random.random(count) < settings.pairs) & (len(useful) > 1)
         step_to = max(len(useful), 2)
         others = useful[(np.searchsorted(useful, left[pair]) + random.integers(1, step_to, int(pair.sum()))) % len(useful)]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
+from lutetia.models import Grams
 from lutetia.training import config as settings
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array, map_bytes, read_idx
@@ -34,6 +35,7 @@ class Samples:
     weight: Array | None = None  # float32 [n]: how much each counts; None where all count alike
     split: Split = RANDOM  # by what rows are parted
     query: Array | None = None
+    texts: tuple[Grams, ...] = ()  # columns of text besides those of x
 
     def __len__(self) -> int:
         return len(self.y)

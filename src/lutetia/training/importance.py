@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia.models import Tabular
+from lutetia.models import Tabular, data_columns, gram_text, text_columns
 
 Array = np.ndarray[Any, Any]
 MOST_ROWS = 2000  # that are shuffled
+AT_ONCE = 1 << 14  # rows that are scored together
 TIMES = 3  # that each column is shuffled
 
 
@@ -19,8 +20,9 @@ TIMES = 3  # that each column is shuffled
 def column_importance(
     model: Tabular, x: Array, y: Array, weight: Array | None = None, seed: int = 0, query: Array | None = None
 ) -> list[float]:
-    """By how much the loss of classes, or what numbers are measured by, rises on rows x [n, *input_shape] when each column is
-    shuffled, [columns]; of a ranking by how much NDCG@10 falls, by the query of each row. Rows count by their weights [n]."""
+    """By how much the loss of classes, or what numbers are measured by, rises on rows x [n, *input_shape] when each column of the
+    data is shuffled, a text with all that is made of it, [columns]; of a ranking by how much NDCG@10 falls, by the query of each
+    row. Rows count by their weights [n]."""
     random = np.random.default_rng(seed)
     rows = random.permutation(len(y))[:MOST_ROWS]
     if query is not None:  # query by query; the last may be cut
@@ -31,8 +33,9 @@ def column_importance(
     source, before = model.encoding.source, _loss(model, codes, target, held, query)
     orders = [torch.from_numpy(random.permutation(len(rows))) for _ in range(TIMES)]
     rises = []
-    for column in range(model.n_columns):
-        own, changed = source == column, codes.clone()
+    for column in data_columns(model.metadata, model.n_columns):
+        inputs = [column.input] if column.text is None else column.text.inputs
+        own, changed = torch.isin(source, torch.tensor(inputs)), codes.clone()
         rise = 0.0
         for order in orders:
             changed[:, own] = codes[order][:, own]
@@ -41,8 +44,35 @@ def column_importance(
     return rises
 
 
+@torch.no_grad()
+def word_importance(
+    model: Tabular, x: Array, y: Array, weight: Array | None = None, query: Array | None = None
+) -> list[tuple[str, str, float]]:
+    """The words of text columns that a model depends on, the most important first: the column, the word, and by how much the loss
+    on rows x [n, inputs] rises when it does not occur in any text. Its pairs stay."""
+    given, target = torch.from_numpy(x), torch.from_numpy(y)
+    scores = torch.cat([model(part) for part in given.split(AT_ONCE)]).double()
+    before, found = _score_loss(model, scores, target, weight, query), []
+    for text in text_columns(model.metadata):
+        place = {gram: number for number, gram in enumerate(text.grams)}
+        for number, word in enumerate(text.words):
+            rows = np.flatnonzero(x[:, text.asked + number] == 1)
+            if not len(rows):
+                continue
+            changed, without = x[rows], scores.clone()
+            changed[:, text.asked + number] = 0
+            if word in place:
+                changed[:, text.first : text.first + len(text.tallies)] -= text.weights[:, place[word]]
+            without[rows] = model(torch.from_numpy(changed)).double()
+            found.append((text.name, gram_text(word), _score_loss(model, without, target, weight, query) - before))
+    return sorted(found, key=lambda each: -each[2])
+
+
 def _loss(model: Tabular, codes: Tensor, target: Tensor, weight: Array | None, query: Array | None) -> float:
-    scores = model.core(codes).double()
+    return _score_loss(model, model.core(codes).double(), target, weight, query)
+
+
+def _score_loss(model: Tabular, scores: Tensor, target: Tensor, weight: Array | None, query: Array | None) -> float:
     if model.loss.is_ranking:
         return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), query=query)
     if model.is_regression:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from lutetia._shared.numbers import whole_number
-from lutetia.errors import ArgumentError, DataError, LutetiaError, did_you_mean, require
+from lutetia.errors import ArgumentError, DataError, LutetiaError, did_you_mean
 from lutetia.files import check_file
-from lutetia.models import LONGEST_NAME, MISSING_WORDS
+from lutetia.models import LONGEST_NAME, MISSING_WORDS, Grams
 from lutetia.training.arrays import read_npz
 from lutetia.training.columns import (
     AS_ASKED,
@@ -23,6 +23,7 @@ from lutetia.training.columns import (
     is_missing,
     missing_words,
     number_of,
+    plain_numbers,
     read_column,
     row_name,
     text_of,
@@ -30,7 +31,7 @@ from lutetia.training.columns import (
     without_words,
 )
 from lutetia.training.date_columns import DateColumn, DatesFound, constant_dates, dated, dates_text, find_dates, have_times
-from lutetia.training.formats import Array, check_expansion
+from lutetia.training.formats import Array
 from lutetia.training.images import (
     ImageSettings,
     class_folders,
@@ -39,15 +40,16 @@ from lutetia.training.images import (
     read_images,
     where_images_lie,
 )
+from lutetia.training.parquet import read_parquet
 from lutetia.training.queries import check_query, query_numbers
 from lutetia.training.row_columns import NONE as NO_ROW_COLUMNS
 from lutetia.training.row_columns import RowColumns, RowReader
 from lutetia.training.splits import RANDOM, Split
 from lutetia.training.tables import LARGEST, class_order, read_cells
+from lutetia.training.texts import check_texts, looks_like_text, read_texts, texts_text
 from lutetia.training.units import find_unit, without_unit
 
 UNNAMED = "column "  # and its number
-CELL = 8  # bytes that a cell takes in memory at least
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression", "ranking")
 AS_THEY_ARE = ImageSettings()
@@ -92,6 +94,7 @@ class LearningTable:
     weight: Array | None = None  # float32 [n]: how much rows count, 1 on average; None where all count alike
     split: Split = RANDOM  # by what rows are parted
     query: Array | None = None  # of a ranking: the number of the query of each row, int64 [n]
+    texts: tuple[Grams, ...] = ()  # columns besides those of x
 
     @property
     def types(self) -> list[tuple[str, str]]:
@@ -110,6 +113,8 @@ class LearningTable:
             if number in self.dates:
                 kind = dates_text(self.x[:, number], self.dates[number])
             told.append((name, kind + (f", {missing:,} missing" if missing else "")))
+        for own in self.texts:
+            told.insert(own.place, (own.name, texts_text(own)))
         return told
 
 
@@ -132,7 +137,7 @@ def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool 
             raise DataError(f"{path} does not exist, expected {KINDS}")
         check_file(path, "a parquet file")
         try:
-            return _parquet(path)
+            return TableFile(path, read_parquet(path, _check_names))
         except LutetiaError:
             raise
         except Exception as error:  # pyarrow's errors have no common parent that says so
@@ -161,7 +166,8 @@ def is_table(path: Path) -> bool:
 class Reading:
     """How the columns of a file are read, besides what they look like: those of categories, those left out, words for no value,
     those of dates, and whether the day comes first in dates that do not say so. With `skip`, rows without a target, or without
-    what `rows` asks of them, are skipped. Of a ranking, `query` is the column whose equal values are one query.
+    what `rows` asks of them, are skipped. Of a ranking, `query` is the column whose equal values are one query. `text` are the
+    columns of text; None for those that look like it.
     """
 
     categorical: Sequence[str] = ()
@@ -172,6 +178,7 @@ class Reading:
     skip: bool = False
     rows: RowColumns = NO_ROW_COLUMNS
     query: str | None = None
+    text: Sequence[str] | None = None
 
 
 AS_GUESSED = Reading()
@@ -201,7 +208,8 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         raise DataError("data.split and data.weight are not for rankings: whole queries are held out, and rows count alike")
     _check_listed(file, wanted)
     besides = (name,) if wanted.query is None else (name, wanted.query)
-    found = find_dates(_columns(file, wanted, (*besides, *wanted.categorical)), wanted.dates, wanted.day_first, file.lines)
+    others = _columns(file, wanted, (*besides, *wanted.categorical, *(wanted.text or ())))
+    found = find_dates(others, wanted.dates, wanted.day_first, file.lines)
     dropped = _left_out(file, wanted, found)
     wanted.rows.check(file.columns, name, file.path)
     dropped |= {column: why for column, why in wanted.rows.no_inputs.items() if column not in wanted.categorical}
@@ -220,6 +228,7 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
     categories: dict[int, list[str]] = {}
     units: dict[int, str] = {}
     dates: dict[int, DateColumn] = {}
+    texts: list[Grams] = []
     for column, values in _columns(file, wanted, (*besides, *dropped)).items():
         order, unit = found.orders.get(column), None
         known: list[str] = []
@@ -227,7 +236,10 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
             numbers = dated(values, order, f"{file.path}, column {column!r}", file.lines)
             why = constant_dates(numbers)
         else:
-            unit = None if column in wanted.categorical else find_unit(values)
+            unit = None if column in wanted.categorical or column in (wanted.text or ()) else find_unit(values)
+            if column not in wanted.categorical and unit is None and _is_text(column, values, wanted, found):
+                texts.append(read_texts(values, column, len(parts) + len(texts)))
+                continue
             why, numbers, known = read_column(without_unit(values, unit), column in wanted.categorical)
             why = found.unused.get(column, why)
         if why:
@@ -241,15 +253,22 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
             categories[len(parts)] = known
         parts.append(numbers)
         features.append(column)
-    if not parts:
+    if not parts and not texts:
         raise DataError(f"{file.path} has no column to learn from besides {name!r}")
     target_unit = None if classes else find_unit(file.columns[name])
-    x, shape = np.stack(parts, 1), (len(parts),)
+    x, shape = np.stack(parts, 1) if parts else np.empty((len(y), 0)), (len(parts),)
     skipped = file.skipped
     return LearningTable(
         x, y, features, classes, categories, dropped, shape, skipped, units, target_unit, dates, weight=weight, split=split,
-        query=query,
+        query=query, texts=tuple(texts),
     )  # fmt: skip
+
+
+def _is_text(column: str, values: Sequence[Any], wanted: Reading, found: DatesFound) -> bool:
+    """Whether a column is to be read as text: as data.text says, or without it as the column looks."""
+    if wanted.text is not None:
+        return column in wanted.text
+    return column not in found.unused and plain_numbers(values) is None and looks_like_text(values)
 
 
 def _columns(file: TableFile, wanted: Reading, besides: Collection[str]) -> dict[str, Sequence[Any]]:
@@ -265,7 +284,8 @@ def _left_out(file: TableFile, wanted: Reading, found: DatesFound) -> dict[str, 
 
 def _check_listed(file: TableFile, wanted: Reading) -> None:
     """Refuse settings that name columns which the file does not have, or one column as two types."""
-    for kind, given in (("categorical", wanted.categorical), ("leave_out", wanted.leave_out), ("dates", wanted.dates or ())):
+    listed = {"categorical": wanted.categorical, "leave_out": wanted.leave_out, "dates": wanted.dates or ()}
+    for kind, given in (*listed.items(), ("text", wanted.text or ())):
         unknown = [each for each in given if each not in file.columns]
         if unknown:
             hint = did_you_mean(unknown[0], file.columns)
@@ -273,6 +293,7 @@ def _check_listed(file: TableFile, wanted: Reading) -> None:
     twice = [each for each in wanted.dates or () if each in wanted.categorical]
     if twice:
         raise DataError(f"data.dates and data.categorical both have {twice[0]!r}, expected it in one of them")
+    check_texts(wanted.text or (), listed)
 
 
 def _with_targets(file: TableFile, names: Sequence[str], missing: Sequence[str] = ()) -> TableFile:
@@ -370,44 +391,6 @@ def _check_name(where: str, name: str) -> None:
         raise DataError(f"{where} named {name[:SHOWN]!r}…, {len(name):,} characters, expected {LONGEST_NAME:,} at most")
     if not name.strip():
         raise DataError(f"{where} named {name!r}, expected letters or digits")
-
-
-def _parquet(path: Path) -> TableFile:
-    """A parquet file. A few bytes of it may encode a billion rows, so its footer is read first."""
-    parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
-    types: Any = require("pyarrow.types", "reading parquet files", "pyarrow")
-    with parquet.ParquetFile(path) as file:
-        schema, groups = file.schema_arrow, [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    _check_names(path, schema.names)
-    for column in schema:
-        if types.is_nested(column.type) or (types.is_fixed_size_binary(column.type) and not types.is_decimal(column.type)):
-            raise DataError(f"{path}, column {column.name!r} holds {column.type}, expected numbers or text")
-    cells = sum(group.num_rows for group in groups) * len(schema)
-    check_expansion(path, max(cells * CELL, sum(group.total_byte_size for group in groups)))
-    texts = [each.name for each in schema if types.is_string(each.type) or types.is_binary(each.type)]
-    with parquet.ParquetFile(path, read_dictionary=texts) as file:  # so that a long text that comes often is there once
-        table = file.read()
-    columns = {}
-    for column in schema:
-        own = table[column.name]
-        if types.is_timestamp(column.type):  # Python has no nanoseconds, and may not know the zone
-            own = own.cast(
-                require("pyarrow", "reading parquet files").timestamp("us", "UTC" if column.type.tz else None), safe=False
-            )
-        columns[column.name] = Column(_cells_of(own))
-    return TableFile(path, columns)
-
-
-def _cells_of(column: Any) -> list[Any]:
-    """The cells of a column of pyarrow; each distinct text is one object."""
-    cells: list[Any] = []
-    for chunk in column.chunks:
-        if hasattr(chunk, "dictionary"):
-            words = chunk.dictionary.to_pylist()
-            cells += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
-        else:
-            cells += chunk.to_pylist()
-    return cells
 
 
 def _arrays(path: Path) -> TableFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +31,15 @@ def part_table(table: LearningTable, share: float, path: Path) -> dict[str, Samp
     if table.classes and table.split.kind == "latest" and len(np.unique(table.y[train])) < 2:
         name = table.classes[table.y[train][0]]
         raise DataError(f"{path}: the {len(train):,} rows before the latest hold one class, {name!r}, expected two")
-    x, weight, splits = table.x.reshape(-1, *table.input_shape), table.weight, {}
+    x, weight, splits = table.x.reshape(len(table.y), *table.input_shape), table.weight, {}
     for name, rows in (("train", train), ("test", test)):
         own = None if weight is None else weight[rows]
         if own is not None and len(rows) and not own.sum() > 0:
             use = "fit" if name == "train" else name
             raise DataError(f"{path}: data.weight is 0 in all {len(rows):,} rows to {use}, expected more in some")
         query = None if table.query is None else table.query[rows]
-        splits[name] = Samples(x[rows], table.y[rows], own, table.split.at(rows), query)
+        texts = tuple(each.at(rows) for each in table.texts)
+        splits[name] = Samples(x[rows], table.y[rows], own, table.split.at(rows), query, texts)
     return {name: part for name, part in splits.items() if len(part)}
 
 
@@ -55,7 +57,8 @@ def _with_all_classes(table: LearningTable, train: Array, test: Array) -> tuple[
 def learning_rows(samples: Samples) -> TabularRows:
     """The rows of a split as they are fitted: x [n, columns]."""
     weight = np.ones(len(samples.y), np.float32) if samples.weight is None else samples.weight
-    return TabularRows(samples.x.reshape(len(samples.y), -1), samples.y, weight, samples.split, samples.query)
+    x = samples.x.reshape(len(samples.y), math.prod(samples.x.shape[1:]))  # which may be no column beside texts
+    return TabularRows(x, samples.y, weight, samples.split, samples.query, samples.texts)
 
 
 def hold_out(rows: TabularRows, path: str) -> tuple[TabularRows, TabularRows]:

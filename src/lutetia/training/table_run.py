@@ -26,7 +26,7 @@ from lutetia._shared.losses import LOSSES, RANKING, Loss
 from lutetia._shared.rankings import check_relevance
 from lutetia.errors import ArgumentError, DataError, did_you_mean
 from lutetia.files import write_atomically
-from lutetia.models import UNKNOWN, Tabular, save
+from lutetia.models import UNKNOWN, Tabular, TextColumn, save, text_columns
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_among
@@ -50,6 +50,7 @@ from lutetia.training.table_files import (
 from lutetia.training.table_measure import measure
 from lutetia.training.table_parts import hold_out, learning_rows, part_table
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
+from lutetia.training.texts import describe_texts, loudest_words, model_rows
 
 Array = np.ndarray[Any, Any]
 MODEL = Path("checkpoints") / "best"
@@ -71,6 +72,7 @@ class TableSettings:
     categorical: list[str] = field(default_factory=list)  # columns that are categories though they look like numbers
     leave_out: list[str] = field(default_factory=list)
     dates: list[str] | None = None  # columns of dates; without it those that look like it
+    text: list[str] | None = None  # columns of text, whose words are learned from; without it those that look like it
     day_first: bool | None = None  # whether 02/03/2024 is the second of March, where no date of the file says so
     size: tuple[int, int] | None = option(None, low=1, high=4096)  # height and width to which images are resized
     colour: bool | None = None  # of images: whether they keep their colours
@@ -96,8 +98,9 @@ class TableSettings:
         """How columns are read."""
         rows = RowColumns(self.split, self.split_by, self.weight)
         return Reading(
-            self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable, rows, self.query
-        )
+            self.categorical, self.leave_out, self.missing, self.dates, self.day_first, self.skip_unusable, rows, self.query,
+            self.text,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,8 @@ def open_table(
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
     names = Names(table.classes, table.features)
-    return table, Data(part_table(table, wanted.test, path), fingerprint([table.x, table.y]), names, folder)
+    held = [table.x, table.y, *(part for own in table.texts for part in (own.numbers, own.starts))]
+    return table, Data(part_table(table, wanted.test, path), fingerprint(held), names, folder)
 
 
 def _colours_first(file: TableFile) -> TableFile:
@@ -222,7 +226,8 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     settings = dataclasses.replace(settings, patches=settings.patches or (trial is not None and trial.gains))
     own, held = (rows, None) if config.fit.patience is None else hold_out(rows, config.data.path)
     model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
-    model.metadata = _metadata(table, rows, config)
+    model.metadata = describe_texts(_metadata(table, rows, config), model.metadata)
+    texts = text_columns(model.metadata)
     summary: dict[str, Any] = {
         "task": _task(table),
         "out": str(out),
@@ -236,6 +241,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
         **_patches_told(model, trial),
+        **({"texts": _texts_told(texts, table.classes)} if texts else {}),
         **({} if table.classes else {"fit_loss": settings.loss, "quantile": config.fit.quantile}),
         "monotone": config.fit.monotone,
         "temperature": fitted.temperature,
@@ -243,10 +249,10 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "seconds": round(time.perf_counter() - begun, 3),
     }
     if not table.classes and isinstance(test := data.splits.get("test"), Samples):
-        model.metadata |= interval_bounds(model, test.x, test.y, test.weight)
+        model.metadata |= interval_bounds(model, model_rows(test, texts), test.y, test.weight)
     for name, part in data.splits.items():
         assert isinstance(part, Samples)
-        summary[name] = measure(model, part.x, part.y, part.weight, part.query)
+        summary[name] = measure(model, model_rows(part, texts), part.y, part.weight, part.query)
         summary[name] |= {} if part.weight is None else {"weighted_by": config.data.weight}
         if table.classes:
             counts = np.bincount(part.y, part.weight, len(table.classes))
@@ -295,6 +301,14 @@ def _patches_told(model: Tabular, trial: PatchTrial | None) -> dict[str, Any]:
     return {"patches": {"counts": counted, "trial": told}} if counted or told else {}
 
 
+def _texts_told(texts: Sequence[TextColumn], classes: Sequence[str]) -> list[dict[str, Any]]:
+    """What is made of each text column: words that are weighed and looked for, and those of the greatest weight."""
+    return [
+        {"column": each.name, "weighed": len(each.grams), "looked_for": len(each.words), "speak": loudest_words(each, classes)}
+        for each in texts
+    ]
+
+
 def _check_loss(config: TableConfig, table: LearningTable) -> None:
     """Refuse a loss that does not fit the numbers to predict, or classes, or the order of rows."""
     if table.query is not None:
@@ -321,7 +335,7 @@ def _check_loss(config: TableConfig, table: LearningTable) -> None:
 
 
 def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
-    low, high = np.nan_to_num(np.nanmin(rows.x, 0)), np.nan_to_num(np.nanmax(rows.x, 0))
+    low, high = (np.nan_to_num(end(rows.x, 0)) for end in (np.nanmin, np.nanmax)) if rows.x.shape[1] else np.empty((2, 0))
     image = len(table.input_shape) > 1
     known: dict[str, Any] = {
         "task": _task(table),
@@ -396,8 +410,9 @@ def guess_config(
     wanted = task or _task(table)
     dates = [table.features[number] for number in table.dates] or None
     columns = [column for column in table.left_out if column in file.columns]
+    texts = [own.name for own in table.texts] or None
     settings = TableSettings(
-        str(path), name, wanted, [], columns, dates, day_first, query=query, missing=words, skip_unusable=skip
+        str(path), name, wanted, [], columns, dates, texts, day_first, query=query, missing=words, skip_unusable=skip
     )
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)

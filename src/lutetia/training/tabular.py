@@ -12,7 +12,7 @@ from torch import Tensor
 from lutetia._shared.losses import Loss
 from lutetia._shared.rankings import queries_of
 from lutetia.errors import fail
-from lutetia.models import TOP_CODE, Columns, Encoding, Patches, Tabular, fit_encoding
+from lutetia.models import TOP_CODE, Columns, Encoding, Grams, Patches, Tabular, TextColumn, fit_encoding, text_columns
 from lutetia.training.boosting import N_CONSTANTS, Boosted, Boosting, Each, Validation, boost, score
 from lutetia.training.calibration import best_temperature, held_out
 from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
@@ -22,6 +22,7 @@ from lutetia.training.ranking import Rankings
 from lutetia.training.shifts import moved, moves
 from lutetia.training.splits import RANDOM, Split
 from lutetia.training.spread import fit_spread
+from lutetia.training.texts import fit_texts, text_kinds, text_metadata, with_texts, without_unasked
 
 Array = np.ndarray[Any, Any]
 BASE_TABLES = 32  # share what all rows have in common: this many tables or more are a model without the later ones
@@ -30,18 +31,21 @@ BASE_TABLES = 32  # share what all rows have in common: this many tables or more
 @dataclass(frozen=True, eq=False)
 class TabularRows:
     """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]. Some are
-    held out of a fit as `split` says. Rows that are ordered within queries have the number of their `query`, int64 [n]."""
+    held out of a fit as `split` says. Rows that are ordered within queries have the number of their `query`, int64 [n]. Those of
+    text are not in x but in `texts`."""
 
     x: Array
     y: Array
     weight: Array
     split: Split = RANDOM
     query: Array | None = None
+    texts: tuple[Grams, ...] = ()
 
     def at(self, rows: Array | slice) -> TabularRows:
         """Some of the samples."""
         query = None if self.query is None else self.query[rows]
-        return TabularRows(self.x[rows], self.y[rows], self.weight[rows], self.split.at(rows), query)
+        texts = tuple(each.at(rows) for each in self.texts)
+        return TabularRows(self.x[rows], self.y[rows], self.weight[rows], self.split.at(rows), query, texts)
 
     def counted(self) -> TabularRows:
         """The samples without those of weight 0, which must not be held out in place of others; a query keeps all its rows."""
@@ -95,6 +99,11 @@ class Shape:
     dates: frozenset[int] = frozenset()
     monotone: tuple[int, ...] = ()
 
+    def with_inputs(self, n_inputs: int) -> Shape:
+        """The same with this many inputs: those after the columns are made of texts, and are numbers."""
+        counts, monotone = ((*own, *(0,) * n_inputs)[:n_inputs] for own in (self.n_categories, self.monotone))
+        return replace(self, n_categories=counts, monotone=monotone if any(monotone) else (), input_shape=(n_inputs,))
+
     def signs(self, encoding: Encoding) -> Array | None:
         """What `monotone` says of each encoded input, int8 [n_encoded]; None without a constraint."""
         return np.array(self.monotone, np.int8)[encoding.source.numpy()] if any(self.monotone) else None
@@ -129,6 +138,12 @@ def fit_tabular(
     """Fit a model of tables to rows; returns it with the losses during the fit."""
     if settings.balanced and shape.n_classes > 1:
         rows, valid = rows.balanced(shape.n_classes), None if valid is None else valid.balanced(shape.n_classes)
+    given, given_shape = rows, shape
+    texts: list[TextColumn] = []
+    if rows.texts:
+        texts, made = fit_texts(rows, shape, settings.seed)
+        rows = replace(rows, x=np.concatenate([rows.x, made], 1), texts=())
+        shape, valid = shape.with_inputs(rows.x.shape[1]), None if valid is None else with_texts(valid, texts)
     scale, offset = _units(rows, shape, settings.number_loss)
     own = replace(rows, y=(rows.y - offset) / scale) if shape.n_classes == 1 else rows
     patches = choose_patches(own, shape, settings.seed, settings.threads) if settings.patches else None
@@ -139,15 +154,23 @@ def fit_tabular(
         target = replace(valid, y=(valid.y - offset) / scale) if shape.n_classes == 1 else valid
         held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes, 1, settings.number_loss))
     tops = np.where(codes.max(1, initial=0) > codes.min(1, initial=TOP_CODE), encoding.tops(), 0)  # of inputs that vary
-    signs, kinds = shape.signs(encoding), () if patches is None else (len(shape.n_categories),)
-    fitted = boost(codes, tops, goal, replace(settings, kinds=kinds), signs=signs, valid=held, each=each)
+    drawn = replace(settings, kinds=() if patches is None else (len(shape.n_categories),))
+    if texts:
+        kinds = text_kinds(encoding, texts)
+        drawn = replace(drawn, kinds=kinds, words=kinds[-1])
+    fitted = boost(codes, tops, goal, drawn, signs=shape.signs(encoding), valid=held, each=each)
     if settings.calibrate and shape.n_classes > 1:
-        fitted.temperature = _temperature(rows, shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
+        fitted.temperature = _temperature(given, given_shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
     off = None
     if settings.intervals and shape.n_classes == 1:
         parts = [Validation(codes, goal), *(() if held is None else (held,))]
-        off = fit_spread(fitted, parts, tops, settings)
-    encoding = _used(encoding, [fitted, *(() if off is None else (off,))])
+        off = fit_spread(fitted, parts, tops, drawn if texts else settings)
+    all_fitted = [fitted, *(() if off is None else (off,))]
+    encoding = _with_asked_counts(encoding, all_fitted)
+    known: dict[str, Any] = {}
+    if texts:
+        encoding, texts, kept = _with_asked_words(encoding, all_fitted, texts)
+        shape, known = shape.with_inputs(len(kept)), text_metadata(texts, rows.x[:, kept])
     fields = {} if off is None else {"spread_tables": len(off.anchors), "spread_anchors": off.anchors.shape[1]}
     fields |= {"loss": settings.loss, "quantile": settings.quantile} if shape.n_classes == 1 else {}
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors, **fields)
@@ -155,28 +178,47 @@ def fit_tabular(
     model.set_tables(*_rows_of(fitted, scale, base))
     if off is not None:
         model.set_tables(*_rows_of(off, 1.0, off.base), model.spread)
+    model.metadata = known
     return model.eval(), fitted
 
 
-def _used(encoding: Encoding, fitted: list[Boosted]) -> Encoding:
-    """An encoding without the counts that no table asks for; the anchors of the tables are renumbered."""
+def _with_asked_counts(encoding: Encoding, fitted: list[Boosted]) -> Encoding:
+    """An encoding without the counts of patterns that no table asks for; the anchors of the tables are renumbered."""
     if encoding.patches is None:
         return encoding
-    n_inputs, n_counts = len(encoding.source), encoding.patches.n_counts
-    n_pixels = n_inputs - n_counts
-    asked = np.zeros(n_inputs, bool)
-    asked[:n_pixels] = True
-    for each in fitted:
-        asked[each.anchors[each.anchors < n_inputs]] = True
+    n_pixels = len(encoding.source) - encoding.patches.n_counts
+    asked = _asked(encoding, fitted, n_pixels)
     if not asked[n_pixels:].any():
         asked[n_pixels] = True  # a model of patches has one count at least
+    return _kept(encoding, fitted, asked, encoding.patches.keep(np.flatnonzero(asked[n_pixels:])))
+
+
+def _with_asked_words(
+    encoding: Encoding, fitted: list[Boosted], texts: list[TextColumn]
+) -> tuple[Encoding, list[TextColumn], Array]:
+    """The same without the words that no table asks for; with the texts without them, and the numbers of the inputs kept."""
+    source, first = encoding.source.numpy(), min(each.asked for each in texts)
+    asked = _asked(encoding, fitted, int(np.searchsorted(source, first)))
+    inputs = np.unique(source[asked])
+    return _kept(encoding, fitted, asked), without_unasked(texts, inputs), inputs
+
+
+def _asked(encoding: Encoding, fitted: list[Boosted], first: int) -> Array:
+    """Which encoded inputs tables ask for, bool [n_encoded], and all before the `first` that may be left out."""
+    asked = np.arange(len(encoding.source)) < first
+    for each in fitted:
+        asked[each.anchors[each.anchors < len(asked)]] = True
+    return asked
+
+
+def _kept(encoding: Encoding, fitted: list[Boosted], asked: Array, patches: Patches | None = None) -> Encoding:
+    """Some encoded inputs, those of columns that have none left taken out; the anchors of the tables are renumbered."""
     numbers = np.concatenate([np.cumsum(asked) - 1, asked.sum() + np.arange(N_CONSTANTS)])
     for each in fitted:
         each.anchors = numbers[each.anchors]
-    kept, wanted = torch.from_numpy(asked), np.flatnonzero(asked[n_pixels:])
-    n_kept = int(asked.sum())
-    made = Encoding(n_kept, encoding.edges.shape[1], encoding.ranks.shape[1], (), encoding.patches.keep(wanted))
-    made.source.copy_(torch.arange(n_kept))
+    kept, parts = torch.from_numpy(asked), np.array(encoding.parts)[asked].tolist()
+    made = Encoding(int(asked.sum()), encoding.edges.shape[1], encoding.ranks.shape[1], parts, patches)
+    made.source.copy_(torch.unique(encoding.source[kept], return_inverse=True)[1])
     made.edges, made.ranks = encoding.edges[kept], encoding.ranks[kept]
     return made
 
@@ -203,7 +245,8 @@ def _temperature(rows: TabularRows, shape: Shape, settings: Boosting, most_codes
     trial, _ = fit_tabular(own, shape, plain, most_codes=most_codes, each=report)
     scores = np.zeros((len(held.y), shape.n_classes))
     anchors, weight = trial.tables.anchors.numpy().astype(np.int64), trial.tables.weight.detach().double().numpy()
-    score(trial.encoding.codes(held.x, settings.threads), anchors, weight, scores, settings.threads)
+    x = with_texts(held, text_columns(trial.metadata)).x
+    score(trial.encoding.codes(x, settings.threads), anchors, weight, scores, settings.threads)
     return best_temperature(scores, held.goal(shape.n_classes))
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from lutetia.models import DATE_ORDERS as ORDERS
-from lutetia.models import DATE_PARTS, MISSING_WORDS
-from lutetia.precompute.integer.c_text import array, define, n_bytes, source, title, type_of
+from lutetia.models import DATE_PARTS, MISSING_WORDS, text_columns
+from lutetia.precompute.integer.c_text import array, define, n_bytes, source, strings, title, type_of
+from lutetia.precompute.integer.c_texts import HEADER as TEXTS
+from lutetia.precompute.integer.c_texts import texts_bytes, texts_source
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
 
 Array = np.ndarray[Any, Any]
@@ -31,8 +33,8 @@ extern const char *const lutetia_missing[]; /* words for no value, in small lett
 extern const char *const lutetia_classes[LUTETIA_OUTPUTS];
 
 /* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is missing. */
-void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPUTS]);
-{dates}{unit}
+void lutetia_encode(const double values[LUTETIA_{values}], input_t x[LUTETIA_INPUTS]);
+{more}{unit}
 #endif
 """
 DATES = """
@@ -82,15 +84,18 @@ def has_columns(model: IntegerClassifier) -> bool:
 
 def columns_files(model: IntegerClassifier) -> dict[str, str]:
     """The texts of columns.h, columns.c and rows.c."""
-    parts, known, n = _codes(model), model.model.metadata, model.model.n_columns
-    names = [*known.get("features", (f"x{number}" for number in range(n)))]
+    parts, known = _codes(model), model.model.metadata
+    texts = text_columns(known)
+    n_plain = min((each.first for each in texts), default=model.model.n_columns)
+    n = n_plain + len(texts)
+    names = [*known.get("features", (f"x{number}" for number in range(n)))][:n_plain] + [each.name for each in texts]
     classes = [*known.get("classes", map(str, range(model.n_outputs)))] if model.n_outputs > 1 else [model.model.title or "value"]
     units = [known.get("units", {}).get(str(number), "") for number in range(n)]
     lists, categories = "", []
     for number in range(n):
         values = known.get("categories", {}).get(str(number))
         categories.append("0" if values is None else f"CATEGORIES{number}")
-        lists += "" if values is None else f"static const char *const {categories[-1]}[] = {{{_strings(values)}, 0}};\n"
+        lists += "" if values is None else f"static const char *const {categories[-1]}[] = {{{strings(values)}, 0}};\n"
     words = [*sorted(MISSING_WORDS), *(word.lower() for word in known.get("missing", ()))]
     about = title("A row of data as inputs of the program.").replace("no floating point", "floating point in comparisons only")
     codes = "".join(array(name, values) for name, values in parts.items() if name != "EDGE")
@@ -99,19 +104,22 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     dates = f"const int lutetia_dates[LUTETIA_COLUMNS] = {{{numbers}}};\n" + source("dates.c") if any(orders) else ""
     unit = "" if model.n_outputs > 1 else _unit(model)
     program = "".join([
-        about, '#include "columns.h"\n\n', "#include <math.h>\n\n" if dates else "", codes,
+        about, '#include "columns.h"\n\n', "#include <math.h>\n\n" if dates or texts else "", codes,
         f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(_double, parts['EDGE'])) or '0'}}};\n",
         lists,
-        f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{_strings(names)}}};\n",
-        f"const char *const lutetia_units[LUTETIA_COLUMNS] = {{{_strings(units)}}};\n",
+        f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{strings(names)}}};\n",
+        f"const char *const lutetia_units[LUTETIA_COLUMNS] = {{{strings(units)}}};\n",
         f"const char *const *const lutetia_categories[LUTETIA_COLUMNS] = {{{', '.join(categories)}}};\n",
-        f"const char *const lutetia_missing[] = {{{_strings(words)}, 0}};\n",
-        f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{_strings(classes)}}};\n",
+        f"const char *const lutetia_missing[] = {{{strings(words)}, 0}};\n",
+        f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{strings(classes)}}};\n",
         dates,
-        ENCODE.replace("PART_OF", PART_OF if "PART" in parts else ""),
+        texts_source(texts) if texts else "",
+        ENCODE.replace("PART_OF", PART_OF if "PART" in parts else "").replace("COLUMNS", "VALUES" if texts else "COLUMNS"),
     ])  # fmt: skip
     sizes = define(LUTETIA_COLUMNS=n, LUTETIA_UNKNOWN_IS_MISSING=int(known.get("unknown") == "missing"))
-    header = HEADER.format(title=about, sizes=sizes, dates=DATES if dates else "", unit=unit)
+    sizes += define(LUTETIA_VALUES=model.model.n_columns) if texts else ""
+    told = (DATES if dates else "") + (TEXTS.format(count=len(texts)) if texts else "")
+    header = HEADER.format(title=about, sizes=sizes, values="VALUES" if texts else "COLUMNS", more=told, unit=unit)
     rows = "".join(map(source, ("reading.c", "cells.c", *(["date_cells.c"] if dates else []), "rows.c")))
     return {"columns.h": header, "columns.c": program, "rows.c": rows}
 
@@ -127,9 +135,11 @@ def _unit(model: IntegerClassifier) -> str:
 
 def encoding_bytes(model: IntegerClassifier) -> int:
     """Bytes of the constants of lutetia_encode; names can be left out by the linker."""
-    parts = _codes(model)
-    return 8 * len(parts["EDGE"]) + sum(
-        values.size * n_bytes(type_of(values)) for name, values in parts.items() if name != "EDGE"
+    parts, texts = _codes(model), text_columns(model.model.metadata)
+    return (
+        (texts_bytes(texts) if texts else 0)
+        + 8 * len(parts["EDGE"])
+        + sum(values.size * n_bytes(type_of(values)) for name, values in parts.items() if name != "EDGE")
     )
 
 
@@ -179,13 +189,3 @@ def _double(value: float) -> str:
     """A number that C reads as the same bits."""
     assert math.isfinite(value)
     return repr(float(value))
-
-
-def _strings(texts: Any) -> str:
-    return ", ".join(_string(str(text)) for text in texts)
-
-
-def _string(text: str) -> str:
-    """A string of C in UTF-8; what is not plain is written as octal numbers of three digits."""
-    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode())
-    return '"' + "".join(plain) + '"'

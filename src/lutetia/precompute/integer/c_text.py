@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any
 
@@ -55,6 +56,17 @@ def array(name: str, values: np.ndarray[Any, Any], kind: str | None = None) -> s
 def define(**values: int) -> str:
     """`#define` lines."""
     return "".join(f"#define {name} {value}\n" for name, value in values.items())
+
+
+def strings(texts: Iterable[object]) -> str:
+    """Strings of C, with commas between them."""
+    return ", ".join(string(str(text)) for text in texts)
+
+
+def string(text: str) -> str:
+    """A string of C in UTF-8; what is not plain is written as octal numbers of three digits."""
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in text.encode())
+    return '"' + "".join(plain) + '"'
 
 
 def source(name: str) -> str:

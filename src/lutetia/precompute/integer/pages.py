@@ -6,7 +6,6 @@ in `page/`; `language.js` and `classifier.js` are the models, the other files wh
 
 from __future__ import annotations
 
-import base64
 import math
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,19 @@ import numpy as np
 
 from lutetia._shared.markup import Html, tag
 from lutetia._shared.pages import Article, Section, article, asset, packed
-from lutetia.models import REGION_CELLS, Tabular, has_times
+from lutetia.models import REGION_CELLS, Tabular, has_times, text_columns
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
 from lutetia.precompute.integer.intervals import HalfWidth
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
+from lutetia.precompute.integer.page_numbers import packed_numbers
+from lutetia.precompute.integer.page_texts import page_letters, page_text
 from lutetia.precompute.integer.pixels import has_patches, whole_edges
 from lutetia.precompute.integer.sampling import weights
 
 PACKAGE = "lutetia.precompute.integer"
 LANGUAGE = ("arrays.js", "language.js", "writing.js")
 IMAGE = ("arrays.js", "classifier.js", "patches.js", "answers.js", "drawing.js")
-NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
+NUMBERS = ("arrays.js", "classifier.js", "answers.js", "texts.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
 LOGARITHM = (
@@ -47,7 +48,9 @@ def page(model: IntegerTransformer | IntegerClassifier, title: str, figures: dic
         return _document(Article(title, lead, figures or {}, [_writing()], no_script=NO_SCRIPT), LANGUAGE, _language(model))
     is_image = len(_shape(model)) > 1
     lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. "
-    lead += "Draw or open an image, and it answers." if is_image else "Move a slider, and it answers."
+    has_texts = "texts" in getattr(model.model, "metadata", {})
+    told = "Type a text, and it answers." if has_texts else "Move a slider, and it answers."
+    lead += "Draw or open an image, and it answers." if is_image else told
     sections = [_answering(model)]
     return _document(
         Article(title, lead, figures or {}, sections, no_script=NO_SCRIPT), IMAGE if is_image else NUMBERS, _classifier(model)
@@ -145,28 +148,18 @@ def _answering(model: IntegerClassifier) -> Section:
 # ---- what the scripts compute with -----------------------------------------------------------------------------------
 
 
-def _numbers(values: Array) -> dict[str, str]:
-    """Whole numbers in the smallest kind that holds them, little endian, in base64."""
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
-    sign = "u" if low >= 0 else "i"
-    bits = high.bit_length() if low >= 0 else max(high.bit_length(), (-low - 1).bit_length()) + 1
-    size = next(n for n in (1, 2, 4) if bits <= 8 * n)
-    data = np.ascontiguousarray(values).astype(f"<{sign}{size}").tobytes()
-    return {"kind": f"{sign}{size}", "base64": base64.b64encode(data).decode()}
-
-
 def _language(model: IntegerTransformer) -> dict[str, Any]:
     drop, table = weights(1.0, model.unembedding.fraction)
     return {
         "context": model.context,
         "width": model.width,
         "vocab": model.vocab,
-        "embedding": _numbers(model.embedding),
+        "embedding": packed_numbers(model.embedding),
         "embeddingUnit": 2**model.embedding_shift,
         "blocks": [{"attention": _layer(each.attention), "feedForward": _layer(each.feed_forward)} for each in model.blocks],
         "unembedding": _layer(model.unembedding),
         "drop": drop,
-        "weights": _numbers(table),
+        "weights": packed_numbers(table),
     }
 
 
@@ -177,12 +170,12 @@ def _layer(layer: TableLayer) -> dict[str, Any]:
         "nRows": n_rows,
         "nOutputs": n_outputs,
         "nAnchors": layer.anchors.shape[1],
-        "numbers": _numbers(layer.numbers),
-        "anchors": _numbers(layer.anchors),
-        "gains": None if layer.gains is None else _numbers(layer.gains),
+        "numbers": packed_numbers(layer.numbers),
+        "anchors": packed_numbers(layer.anchors),
+        "gains": None if layer.gains is None else packed_numbers(layer.gains),
         "unit": 2**layer.shift,
         "positionBits": layer.position_bits,
-        "positions": None if layer.positions is None else _numbers(layer.positions),
+        "positions": None if layer.positions is None else packed_numbers(layer.positions),
     }
 
 
@@ -208,10 +201,10 @@ def _patches(model: IntegerClassifier) -> dict[str, Any]:
     pairs, plane, threshold, counted = patches.arrays()
     edges = whole_edges(model)
     return {
-        "shape": list(patches.shape), "nPairs": pairs.shape[1], "pairs": _numbers(pairs), "plane": _numbers(plane),
-        "threshold": _numbers(threshold), "counted": _numbers(counted), "regions": list(REGION_CELLS),
+        "shape": list(patches.shape), "nPairs": pairs.shape[1], "pairs": packed_numbers(pairs), "plane": packed_numbers(plane),
+        "threshold": packed_numbers(threshold), "counted": packed_numbers(counted), "regions": list(REGION_CELLS),
         "names": [patches.name(number) for number in range(patches.n_counts)],
-        "edges": _numbers(np.concatenate(edges)), "starts": _numbers(np.cumsum([0, *map(len, edges)])),
+        "edges": packed_numbers(np.concatenate(edges)), "starts": packed_numbers(np.cumsum([0, *map(len, edges)])),
     }  # fmt: skip
 
 
@@ -225,7 +218,7 @@ def _half_width(width: HalfWidth | None) -> dict[str, Any] | None:
 def _stage(stage: Stage) -> dict[str, Any]:
     bias = stage.bias.tolist()  # these alone may take more than 32 bits
     if isinstance(stage, LinearStage):
-        return {"weight": _numbers(stage.weight), "bias": bias}
+        return {"weight": packed_numbers(stage.weight), "bias": bias}
     tables: dict[int, int] = {}  # where each array of contents starts, which several lookups may share
     parts: list[Array] = []
     size = 0
@@ -236,11 +229,12 @@ def _stage(stage: Stage) -> dict[str, Any]:
             size += contents.size
     count = np.array([len(targets) for targets in stage.targets])
     return {
-        "left": _numbers(stage.left), "right": _numbers(stage.right), "constant": _numbers(stage.constant),
-        "lanes": _numbers(stage.lanes), "k": stage.lanes.shape[1], "flip": _numbers(stage.flip),
-        "contents": _numbers(np.concatenate(parts)), "start": _numbers(np.array([tables[id(each)] for each in stage.contents])),
-        "count": _numbers(count), "targets": _numbers(np.concatenate(stage.targets)),
-        "firstTarget": _numbers(np.cumsum([0, *count])[:-1]), "bias": bias,
+        "left": packed_numbers(stage.left), "right": packed_numbers(stage.right), "constant": packed_numbers(stage.constant),
+        "lanes": packed_numbers(stage.lanes), "k": stage.lanes.shape[1], "flip": packed_numbers(stage.flip),
+        "contents": packed_numbers(np.concatenate(parts)),
+        "start": packed_numbers(np.array([tables[id(each)] for each in stage.contents])),
+        "count": packed_numbers(count), "targets": packed_numbers(np.concatenate(stage.targets)),
+        "firstTarget": packed_numbers(np.cumsum([0, *count])[:-1]), "bias": bias,
     }  # fmt: skip
 
 
@@ -270,7 +264,8 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
         edges = [_edges(model.model, number) for number in range(n_told)]
         labels = {str(number): _codes(model.model, number, top) for number, top in enumerate([] if is_image else tops)}
         columns = [] if is_image else _columns(model.model, titles)
-        return {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
+        told = {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
+        return told | (page_letters(model.model) if "texts" in metadata else {})
     values = getattr(model.network.encoder, "values", None)
     known = values is not None and 2**model.input_bits <= MOST_LABELS and len(_shape(model)) == 1
     shared = {"shared": [f"{value:.4g}" for value in values()]} if known and values else {}
@@ -292,7 +287,10 @@ def _columns(model: Tabular, names: list[str]) -> list[dict[str, Any]]:
     for number, column in enumerate(model.encoding.source.tolist()):
         inputs.setdefault(column, []).append(number)
     columns = []
+    n_plain = min((each.first for each in text_columns(model.metadata)), default=model.n_columns)
     for column, numbers in inputs.items():
+        if column >= n_plain:  # made of texts
+            continue
         ranks = model.encoding.ranks[numbers].T.tolist()  # [n_categories, inputs]
         words = model.metadata.get("categories", {}).get(str(column), range(len(ranks)))
         known = [(str(name), codes) for name, codes in zip(words, ranks, strict=False) if any(codes)]
@@ -303,6 +301,8 @@ def _columns(model: Tabular, names: list[str]) -> list[dict[str, Any]]:
             parts = [model.encoding.parts[number] for number in numbers]
             told["dates"] = {"times": has_times(model.metadata, column), "parts": parts, "edges": edges}
         columns.append(told)
+    for text in sorted(text_columns(model.metadata), key=lambda each: each.place):
+        columns.insert(text.place, page_text(model, text))
     return columns
 
 

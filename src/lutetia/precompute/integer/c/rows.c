@@ -184,7 +184,13 @@ static int has_name(int number, const char *name)
 int main(void)
 {
     static int place[LUTETIA_COLUMNS];
+#ifdef LUTETIA_TEXTS
+    static double values[LUTETIA_VALUES];
+    const int n_plain = LUTETIA_COLUMNS - LUTETIA_TEXTS;
+#else
     static double values[LUTETIA_COLUMNS];
+    const int n_plain = LUTETIA_COLUMNS;
+#endif
     static input_t x[LUTETIA_INPUTS];
     int column, i, width;
     look_at_file();
@@ -202,8 +208,12 @@ int main(void)
     while ((i = read_row()) > 0) {
         if (i != width)
             stop("the row has another number of cells than the first line", "");
-        for (column = 0; column < LUTETIA_COLUMNS; column++)
+        for (column = 0; column < n_plain; column++)
             values[column] = value_of(cells[place[column]], column);
+#ifdef LUTETIA_TEXTS
+        for (; column < LUTETIA_COLUMNS; column++)
+            lutetia_text(column - n_plain, is_missing(cells[place[column]], 0) ? 0 : cells[place[column]], values);
+#endif
         lutetia_encode(values, x);
         write_answer(x);
     }

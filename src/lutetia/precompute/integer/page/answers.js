@@ -86,6 +86,8 @@ function comparisonText({ left, right, constant, answer: yes }) {
   const column = categoriesOf(left);
   if (column && (right < 0 || column.inputs.includes(right))) return categoryText(column, left, right, constant, yes);
   const other = right < 0 ? (model.patches && left >= nPixels ? countEdge(left, constant) : constantName(left, constant)) : inputName(right) + (model.columns.length || (model.patches && right >= nPixels) ? " by rank" : "");
+  const word = model.words?.[left];
+  if (word && right < 0) return constant === 0 ? `${word[0]} is ${yes ? "known" : "missing"}` : `${word[0]} ${yes ? "contains" : "lacks"} ${word[1]}`;
   if (right < 0 && other === "missing") return `${inputName(left)} is ${yes ? "known" : "missing"}`;
   return `${inputName(left)} ${yes ? ">" : "≤"} ${other}`;
 }

@@ -1,7 +1,5 @@
-// One slider for each input, and its value in the unit of the data where that is known; a list for a column of categories, and
-// a date for a column of dates.
-
-const list = byId("sliders");
+// One slider for each input, and its value in the unit of the data where that is known; a list for a column of categories, a
+// date for a column of dates, and a field for a column of text.
 
 function addChoice({ name, inputs, categories }) {
   const choice = html("select", { id: `input${inputs[0]}` }, ...categories.map(([category]) => html("option", {}, category)));
@@ -65,5 +63,5 @@ function addSlider(at) {
 }
 
 const columns = model.columns.length ? model.columns : Array.from(x, (_, at) => ({ inputs: [at], categories: [] }));
-columns.forEach((column) => (column.dates ? addDate(column) : column.categories.length ? addChoice(column) : addSlider(column.inputs[0])));
+columns.forEach((column) => (column.text ? addText(column) : column.dates ? addDate(column) : column.categories.length ? addChoice(column) : addSlider(column.inputs[0])));
 answer();
