@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_co
 
 from lutetia.errors import DataError
 from lutetia.models import Tabular, in_run, load, read_config, save
-from lutetia.sklearn.columns import find_categories, find_dates, is_frame, to_matrix
+from lutetia.sklearn.columns import check_names, find_categories, find_dates, is_frame, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
 from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores
@@ -65,6 +65,8 @@ class TabularEstimator(BaseEstimator):
             raise TypeError(f"X is a {type(X).__name__}, which holds no rows yet, expected X.collect()")
         if type(X).__name__ == "Series":
             raise ValueError("Expected 2D array, got a Series, one row or one column, instead: X[:1] is a table of one row")
+        if is_frame(X):
+            check_names(X)
         held = isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2
         categories, dates = ({}, {}) if reset else (self.categories_, self.dates_)
         if reset:
