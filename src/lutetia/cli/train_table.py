@@ -203,7 +203,8 @@ def _latest_text(config: TableConfig, table: LearningTable) -> str:
     name, dates = table.features[column], table.x[:, column]
     by = f"--set {_setting('data.split_by', name)}"
     if config.data.split == "random":
-        why = "rows to test are drawn at random, also between the dates of others"
+        what = "rows" if table.query is None else "queries"
+        why = f"{what} to test are drawn at random, also between the dates of others"
         return f"{why}; to test on the latest: --set data.split=latest {by}"
     is_sorted = config.data.split != "latest" or (np.diff(dates[~np.isnan(dates)]) >= 0).all()
     return "" if is_sorted else f"the file is not in the order of {one_line(name)}; to test on its latest rows: {by}"

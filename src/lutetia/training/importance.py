@@ -44,7 +44,7 @@ def column_importance(
 def _loss(model: Tabular, codes: Tensor, target: Tensor, weight: Array | None, query: Array | None) -> float:
     scores = model.core(codes).double()
     if model.loss.is_ranking:
-        return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), query=query)
+        return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), weight, query)
     if model.is_regression:
         return model.loss.measure(model.loss.numbers(scores[:, 0].numpy()), target.numpy(), weight)
     losses = torch.nn.functional.cross_entropy(scores, target, reduction="none").numpy()
