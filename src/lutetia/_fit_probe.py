@@ -1,5 +1,7 @@
 """Can tables be fitted here? Run as a separate program: one small fit of each kind, then `ok` on the standard output."""
 
+from typing import Any
+
 import numpy as np
 
 from lutetia.sklearn import LUTClassifier, LUTRanker, LUTRegressor
@@ -8,7 +10,7 @@ from lutetia.training import Boosting, Shape, TabularRows, fit_tabular
 
 def main() -> None:
     x = np.arange(64.0)[:, None]
-    small = {"n_tables": 8, "n_anchors": 2, "candidates": 64, "random_state": 0, "n_jobs": 1}
+    small: dict[str, Any] = {"n_tables": 8, "n_anchors": 2, "candidates": 64, "random_state": 0, "n_jobs": 1}
     assert LUTClassifier(**small).fit(x, x[:, 0] > 20).score(x, x[:, 0] > 20) > 0.9, "a fit of classes"
     number = LUTRegressor(**small, intervals=True, monotonic_cst=[1], early_stopping=False).fit(x, x[:, 0] + x[:, 0] % 7)
     assert np.diff(number.predict(x)).min() >= 0, "a monotonic constraint"
