@@ -30,7 +30,7 @@ FLOORS = [
     {"precompute/integer", "precompute/front/votes.py"},  # they turn whole models into programs and circuits
     {"training", "report"},
     {"sklearn", "integrations"},
-    {"demo"},
+    {"demo", "_fit_probe"},
     {"cli"},
     {"__main__"},
 ]

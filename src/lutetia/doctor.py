@@ -1,8 +1,8 @@
 """What is installed, what each thing enables, and how to get what is missing.
 
 Packages are looked up, not imported, since importing torch takes seconds; only a CUDA build is imported, to name its GPUs.
-`attempt` always imports torch, and runs a kernel in Triton's interpreter. Programs are those that Lutetia would run; each is
-asked for its version, with a time limit.
+`attempt` always imports torch, runs a kernel in Triton's interpreter, and fits small tables. Programs are those that Lutetia
+would run; each is asked for its version, with a time limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lutetia._version import __version__
 if TYPE_CHECKING:
     from rich.table import Table
 
-TIME_LIMIT = 30.0  # seconds for a program to say its version
+TIME_LIMIT = 60.0  # seconds for a program to say its version, or for a trial, which may have to compile
 VERSION = re.compile(r"\d+\.\d[\w.+-]*")
 
 
@@ -240,13 +240,36 @@ def try_triton_interpreter() -> Finding:
     """Whether Triton's interpreter runs a kernel, in a process of its own."""
     if not all(map(can_import, ("triton", "torch", "numpy"))):
         return Finding("missing")
-    code, said = ask(sys.executable, "-P", str(Path(__file__).with_name("_triton_probe.py")))
-    if code == 0 and last_line(said) == "ok":
+    works, said = probe("_triton_probe.py")
+    if works:
         return Finding("found", version_of("triton"), f"works with numpy {version_of('numpy')}")
-    return Finding("broken", version_of("triton"), f"does not run with numpy {version_of('numpy')}: {last_line(said)}")
+    return Finding("broken", version_of("triton"), f"does not run with numpy {version_of('numpy')}: {said}")
+
+
+def probe(name: str) -> tuple[bool, str]:
+    """Whether a program of ours that ends with "ok" does so, and the last line that it printed."""
+    code, said = ask(sys.executable, "-P", str(Path(__file__).with_name(name)))
+    return code == 0 and last_line(said) == "ok", last_line(said)
+
+
+def look_for_fits() -> Finding:
+    """What a fit to a table of data needs besides torch."""
+    lacking = [name for name, module in (("numba", "numba"), ("scikit-learn", "sklearn")) if not can_import(module)]
+    if lacking:
+        return Finding("missing", detail=f"needs {' and '.join(lacking)}")
+    return Finding("found", __version__, "should work: --try fits one of each")
+
+
+def try_fits() -> Finding:
+    """Whether one small fit of each kind works, in a process of its own."""
+    if look_for_fits().status != "found":
+        return look_for_fits()
+    works, said = probe("_fit_probe.py")
+    return Finding("found", __version__, "one of each was fitted") if works else Finding("broken", __version__, said)
 
 
 BROWSERS = ("chromium-browser", "google-chrome", "google-chrome-stable")
+FITS = "lutetia train on files: classes, numbers with intervals, rankings, monotonic constraints, patterns in images"
 ITEMS = (
     Item("python", "everything", "Python 3.11 or later", look_for_python, required=True),
     Item("torch", "the engine: tensors and autograd", "pip install torch", look_for_torch, True, try_torch),
@@ -264,13 +287,17 @@ ITEMS = (
         trial=try_triton_interpreter,
     ),
     Item("nvrtc", "faster CUDA kernels of LUT layers and latent attention", "pip install 'lutetia[nvrtc]'", look_for_nvrtc),
-    package("numba", "compiled CPU kernels"),
+    package("numba", "compiled CPU kernels; fits to tables of data"),
     package("matplotlib", "pictures in reports"),
-    package("scikit-learn", "lutetia.sklearn, the digits data set", module="sklearn"),
+    package("scikit-learn", "lutetia.sklearn, the data of the demo", module="sklearn"),
+    Item("tables of data", FITS, "pip install numba scikit-learn", look_for_fits, trial=try_fits),
+    package("pillow", "images: lutetia train FOLDER, predict and explain on image files", module="PIL"),
+    package("pandas", "frames of pandas in lutetia.sklearn"),
+    package("polars", "frames of polars in lutetia.sklearn"),
     package("pyarrow", "lutetia train on parquet files"),
     package("lion-pytorch", "the LION optimiser", module="lion_pytorch"),
     package("tensorboard", "training curves in TensorBoard"),
-    package("transformers", "models of transformers; lutetia explain --hf"),
+    package("transformers", "models of transformers; lutetia explain --hf, also of many texts"),
     package("accelerate", "the Trainer of transformers on our models; GGUF files"),
     package("gguf", "models of transformers from GGUF files"),
     package("quantus", "the metrics of Quantus: relevance.for_quantus"),

@@ -146,9 +146,15 @@ def did_you_mean(word: object, names: Collection[str]) -> str:
     """The most similar name, or the first of them if none is similar: the end of a message about an unknown name."""
     if not names:
         return "none has a name"
-    near = difflib.get_close_matches(str(word), names, n=1)
+    near = nearest(word, names)
     more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(list(names)[:MOST_NAMES])}{more}"
+    return f"expected one of {', '.join(list(names)[:MOST_NAMES])}{more}" if near is None else f"did you mean {near}?"
+
+
+def nearest(word: object, names: Collection[str]) -> str | None:
+    """The name that was probably meant: the same in another case, or the most similar; None if none is similar."""
+    same = [name for name in names if name.casefold() == str(word).casefold()]
+    return next(iter(same or difflib.get_close_matches(str(word), names, n=1)), None)
 
 
 def check_range(name: str, value: Any, low: float | None = None, high: float | None = None) -> None:

@@ -50,6 +50,16 @@ def test_the_summary_says_where_each_reading_goes_and_what_the_answers_mean(run:
     assert "module net" in (tmp_path / "out" / "verilog" / "net.v").read_text(encoding="utf-8")
 
 
+def test_a_wrapper_for_axi(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    report = told(capsys, "build", run, "--axi", "--tables", "1", "--out", tmp_path / "made", *BUILD)
+    text = (tmp_path / "made" / report["axi"]).read_text()
+    (top,) = re.findall(r"^module (\w+)", text, re.MULTILINE)
+    assert (tmp_path / "made" / "verilog" / f"{top.removesuffix('_axis')}.v").is_file()
+    assert f"{top.removesuffix('_axis')} core (" in text
+    assert "m_axis_tlast" in text
+    assert "--axi wraps a circuit, and --target is c" in error(capsys, "build", run, "--axi", "--target", "c")
+
+
 def test_codes_have_ports_too(run: Path, tmp_path: Path, capsys: Capture) -> None:
     capsys.readouterr()
     built = told(capsys, "build", run, "--out", tmp_path / "out", *BUILD)

@@ -59,6 +59,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     required = {name for name, check in checks.items() if check["required"]}
     assert required == {"python", "torch", "numpy", "safetensors", "typer", "rich"}
     named = {"triton", "triton-interpreter", "numba", "matplotlib", "scikit-learn", "iverilog", "verilator", "ghdl", "cocotb"}
+    named |= {"tables of data", "pillow", "pandas", "polars"}
     assert named | {"yosys", "nextpnr-ice40", "chromium", "cuda"} <= set(checks)
 
 
@@ -187,6 +188,16 @@ def test_a_broken_triton_is_told_from_a_missing_one(tmp_path: Path, monkeypatch:
     assert finding.detail.endswith(": RuntimeError: does not fit")
     monkeypatch.setattr(doctor, "can_import", lambda module: module != "triton")
     assert doctor.try_triton_interpreter() == doctor.look_for_triton_interpreter() == Finding("missing")
+
+
+def test_fits_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.try_fits() == Finding("found", __version__, "one of each was fitted")
+    (tmp_path / "numba.py").write_text("raise RuntimeError('does not fit')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    finding = doctor.try_fits()
+    assert (finding.status, finding.detail) == ("broken", "RuntimeError: does not fit")
+    monkeypatch.setattr(doctor, "can_import", lambda module: module != "numba")
+    assert doctor.try_fits() == doctor.look_for_fits() == Finding("missing", detail="needs numba")
 
 
 def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:

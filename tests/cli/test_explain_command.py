@@ -256,7 +256,7 @@ def fails(capsys: Capture, code: int, *arguments: object) -> str:
         (["{}/images", "1,2,3"], 1, "INPUT has 3 numbers, expected 24: the model takes 4 × 6"),
         (["{}/images", "{}/image.png", "--row", "1"], 1, "has no rows: only .csv files"),
         (["{}/colour", "{}/bare.csv"], 1, "has 5 numbers in a row, expected 72"),
-        (["{}/features", "{}/rows.csv", "--row", "2"], 1, "has 2 rows of values"),
+        (["{}/features", "{}/rows.csv", "--row", "2"], 1, "--row is 2, expected 0 to 1"),
         (["{}/features", "{}/image.npy"], 1, "has 24 numbers, expected 5"),
         (["{}/text", "{}"], 1, "is a folder, expected a file of text"),
         (["{}/text", ""], 1, "INPUT is empty, expected text"),

@@ -132,3 +132,48 @@ def test_what_is_wrong_is_one_sentence(checkpoint: Path, tmp_path: Path, capsys:
     error(capsys, str(checkpoint), "--max-new", "many", code=2)
     assert main(["generate", str(tmp_path), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "data"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decoder of transformers, and a classifier."""
+    pytest.importorskip("transformers")
+    from integrations.hf_folders import save
+
+    place = tmp_path_factory.mktemp("hf")
+    for kind in ("llama", "classes"):
+        save(kind, place / kind)
+    return place
+
+
+def test_a_decoder_of_transformers_writes(folders: Path, capsys: Capture) -> None:
+    """The tokens that the library itself takes, through its own attention and cache."""
+    from lutetia.integrations.transformers import load_decoder
+
+    model, tokenizer = load_decoder(folders / "llama", attn_implementation="sdpa")
+    tokens = tokenizer("the cat", return_tensors="pt")["input_ids"][:, :-1]  # without the end of a text
+    expected = model.generate(tokens, max_new_tokens=9, do_sample=False)[0, tokens.shape[1] :]
+    asked = ("--hf", str(folders / "llama"), "--prompt", "the cat", "--max-new", "9")
+    found = run_json(capsys, *asked, "--temperature", "0")
+    assert found["tokens"] == expected.tolist()
+    assert found["text"] == tokenizer.decode(expected, skip_special_tokens=True)
+    drawn = [run_json(capsys, *asked, "--seed", seed)["tokens"] for seed in ("1", "1", "2")]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert main(["generate", *asked, "--temperature", "0"]) == 0
+    said = capsys.readouterr()
+    assert said.out.strip().endswith(found["text"].strip())
+    assert said.err == f"next: lutetia explain --hf {folders / 'llama'} 'the cat'\n"
+    long = run_json(capsys, "--hf", str(folders / "llama"), "--prompt", "the cat", "--max-new", "500", "--temperature", "0")
+    assert len(long["tokens"]) == 32 - 3  # as many as the model has positions for
+
+
+def test_what_does_not_write_with_transformers(folders: Path, capsys: Capture) -> None:
+    llama = ("--hf", str(folders / "llama"))
+    assert "gives a text class, expected a decoder" in error(capsys, "--hf", str(folders / "classes"))
+    assert "the prompt has 41 tokens, expected at most 31" in error(capsys, *llama, "--prompt", "the " * 40)
+    assert "--stop is not for --hf" in error(capsys, *llama, "--stop", "x", code=2)
+    assert "--chat is for models of transformers" in error(capsys, str(folders / "llama"), "--chat", code=2)
+    assert "--max-new is 0, expected" in error(capsys, *llama, "--max-new", "0")
+    assert "which lutetia explain --hf explains and, if it writes text, lutetia generate --hf runs" in error(
+        capsys, str(folders / "llama")
+    )

@@ -151,6 +151,34 @@ def test_a_page_gives_the_score(place: Path, open_page: OpenPage, capsys: Captur
     assert opened.problems == []
 
 
+def test_the_latest_queries_are_held_out_and_weighted(place: Path, capsys: Capture) -> None:
+    """By a column of dates, whose latest in a query is that of the query; NDCG is that of queries by their weights."""
+    frame = pandas.read_csv(place / "searches.csv")
+    random = np.random.default_rng(1)
+    frame["day"] = pandas.Timestamp("2024-01-01") + pandas.to_timedelta(random.integers(0, 900, len(frame)), "D")
+    frame["share"] = random.uniform(0.1, 5, len(frame)).round(2)
+    data, run = place / "dated.csv", place / "dated run"
+    frame.to_csv(data, index=False)
+    options = ("--set", "data.split=latest", "--set", "data.split_by=day", "--set", "data.weight=share")
+    assert main(["train", str(data), *RANKING, *SMALL, *options, "--out", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "queries to test, the latest by day" in shown
+    assert "weighted by share: NDCG@10" in shown
+    opened = open_table(make_table_config(read_toml(run / "config.toml"), "config"), run)[1].splits
+    names = np.unique(frame["query id"].astype(str))
+    last = frame.groupby(frame["query id"].astype(str))["day"].max()
+    sides = [[last[names[each]] for each in set(opened[name].query)] for name in ("train", "test")]
+    assert len(sides[0]) + len(sides[1]) == len(names)
+    assert max(sides[0]) < min(sides[1])
+    predicted = told(capsys, "predict", run, data)["predictions"]
+    frame["score"] = [row["score"] for row in predicted]
+    own = [part for name, part in frame.groupby("query id") if last[str(name)] in sides[1] and part["relevance"].any()]
+    each = [ndcg_score([2.0 ** part["relevance"] - 1], [part["score"]], k=10) for part in own]
+    expected = np.average(each, weights=[part["share"].mean() for part in own])
+    assert json.loads((run / "summary.json").read_text())["test"]["ndcg_10"] == pytest.approx(expected, rel=1e-6)
+    assert told(capsys, "evaluate", run)["ndcg_10"] == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -163,7 +191,10 @@ def test_a_page_gives_the_score(place: Path, open_page: OpenPage, capsys: Captur
         (("--set", "data.query=shop", "--target", "query id"), "expected relevances from 0 to 30"),
         (("--set", "data.query=query id", "--set", "fit.loss=poisson"), "a ranking orders rows"),
         (("--set", "data.query=query id", "--set", "fit.balanced=true"), "a ranking has no classes"),
-        (("--set", "data.query=query id", "--set", "data.weight=stars"), "data.split and data.weight are not for rankings"),
+        (
+            ("--set", "data.query=query id", "--set", "data.split=groups", "--set", "data.split_by=shop"),
+            "data.split_by is 'shop', which differs within the query",
+        ),
     ],
 )
 def test_what_is_no_ranking_is_refused(place: Path, capsys: Capture, arguments: tuple[str, ...], message: str) -> None:

@@ -49,7 +49,7 @@ def test_a_damaged_image_stops_a_run_or_is_skipped(photos: Path, tmp_path: Path,
     assert main(["train", str(photos), "--out", str(run), *FEW, *SKIP]) == 0
     screen = capsys.readouterr().out
     assert f"skipped 2 damaged images: {damaged[0]}, {damaged[1]} (data.skip_unusable in the config)\n" in screen
-    assert "2 classes: 32 rows to fit, 8 rows to test\n" in screen
+    assert "2 classes: 32 images to fit, 8 images to test\n" in screen
     summary = json.loads((run / "summary.json").read_text())
     assert summary["skipped"] == [str(each) for each in damaged]
     assert told(capsys, "evaluate", run)["samples"] == 8  # reads the folder again
@@ -164,7 +164,7 @@ def test_hidden_files_are_no_images_and_empty_folders_are_named(tmp_path: Path, 
     Image.new("L", (9, 9)).save(photos / ".git" / "0.png")
     assert main(["train", str(photos), "--out", str(run), *FEW]) == 0
     screen = capsys.readouterr().out
-    assert "2 classes: 7 rows to fit, 1 row to test\n" in screen
+    assert "2 classes: 7 images to fit, 1 image to test\n" in screen
     assert "  empty  left out: a folder without images\n" in screen
     assert "leave_out = []\n" in (run / "config.toml").read_text()
     assert len(told(capsys, "predict", run, photos)["predictions"]) == 8

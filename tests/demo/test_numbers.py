@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from lutetia import training
 from lutetia.cli import main
-from lutetia.demo import columns, explain, learn, telling, write
+from lutetia.demo import columns, explain, learn, numbers, telling, write
 from lutetia.models import saving
 from tools import require_module
 
@@ -85,6 +85,22 @@ def test_the_wines_are_those_that_evaluate_counts(tmp_path: Path, capsys: pytest
     assert main(["evaluate", *map(str, told.files), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert f"{found['samples']} unseen wines apart, {found['accuracy']:.1%} correctly" in told.said
+
+
+def test_the_intervals_are_those_of_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    context = telling.Context(tmp_path)
+    told = numbers.tell(context)
+    assert main(["predict", *map(str, told.files), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    truth = [float(line.rsplit(",")[-1]) for line in told.files[1].read_text().splitlines()[1:]]
+    ends = [(each["low"], each["high"]) for each in found]
+    inside = sum(low <= y <= high for (low, high), y in zip(ends, truth, strict=True))
+    assert f": {inside} of {len(truth)} unseen patients lie in their intervals" in told.said
+    assert 0.8 < inside / len(truth) < 1
+    assert len({round(high - low, 3) for low, high in ends}) > 5  # intervals of their own
+    rising = [float(row[1]) for row in context.data[1].rows]
+    assert rising == sorted(rising)
+    assert rising[-1] > rising[0]
 
 
 def test_charts_are_in_the_unit_of_the_text(chapters: tuple[telling.Context, dict[str, telling.Told]]) -> None:

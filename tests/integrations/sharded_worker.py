@@ -30,6 +30,11 @@ def main() -> None:
     assert cache.layers[0].keys.shape[2] == -(-37 // distributed.get_world_size())
     with pytest.raises(ArgumentError, match="the cache is full: it holds 36 tokens and 9 more"):
         model(torch.ones(4, 9, dtype=torch.long), past_key_values=cache)
+    cache.reset()  # then a conversation of one text in place of four, whose second turn is longer than decoding takes at once
+    first = model.generate(input_ids=batch["input_ids"][:1], max_new_tokens=4, do_sample=False, past_key_values=cache)
+    turn = torch.cat([first, batch["input_ids"][:1, :12]], 1)
+    found = model.generate(input_ids=turn, max_new_tokens=4, do_sample=False, past_key_values=cache)
+    assert torch.equal(found, model.generate(input_ids=turn, max_new_tokens=4, do_sample=False))
     with pytest.raises(ArgumentError, match="attn_implementation is 'sdpa', expected 'lutetia'"):
         ShardedCache(build("llama", "sdpa").config, 8)
     with pytest.raises(ArgumentError, match="layers of type sliding_attention"):

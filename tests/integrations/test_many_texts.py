@@ -178,7 +178,7 @@ def test_a_column_of_texts(folder: Path, capsys: Capture, tmp_path: Path) -> Non
     assert main(ask) == 0
     shown = capsys.readouterr()
     assert "of 3 texts" in shown.out
-    assert "1 of 4 texts are without words, and skipped (line 4)" in shown.err
+    assert "1 of 4 texts is without words, and skipped (line 4)" in shown.err
     assert "--texts" in shown.err  # what to do next
 
 

@@ -47,3 +47,14 @@ def test_one_row_or_column_is_no_table(library):
     with pytest.raises(ValueError, match="Expected 2D array, got a Series"):
         model.predict(frame["a"])
     assert len(model.predict(frame[:1])) == 1
+
+
+def test_two_columns_of_one_name_are_refused():
+    frame = pandas.DataFrame([[1.0, 2.0, 3.0]] * 40, columns=["a", "b", "a"])
+    with pytest.raises(ValueError, match=r"^X has two columns named 'a', expected every name once"):
+        LUTClassifier(n_tables=2).fit(frame, Y)
+    with pytest.raises(ValueError, match=r"^X has two columns named 1,"):
+        LUTClassifier(n_tables=2).fit(frame.set_axis([1, 2, 1], axis=1), Y)
+    model = LUTClassifier(n_tables=2).fit(frame.iloc[:, :2], Y)
+    with pytest.raises(ValueError, match=r"^X has two columns named 'a'"):
+        model.predict(frame)

@@ -16,6 +16,7 @@ import sklearn
 from lutetia.errors import DataError
 from lutetia.models import load
 from lutetia.sklearn import LUTRanker, LUTRegressor
+from lutetia.sklearn.ranker import row_weights
 
 SMALL = {"n_tables": 30, "n_anchors": 3, "candidates": 16, "random_state": 0, "n_jobs": 1}
 
@@ -113,6 +114,31 @@ def test_weights_count(fitted: LUTRanker) -> None:
     np.testing.assert_array_equal(same.predict(x), fitted.predict(x))
     other = LUTRanker(**SMALL).fit(x, y, np.where(query < 30, 1.0, 0.0), qid=query)
     assert np.abs(other.predict(x) - fitted.predict(x)).max() > 0.1
+    own = np.where(np.arange(60) < 30, 1.0, 0.0)  # of queries, as XGBoost has them
+    np.testing.assert_array_equal(LUTRanker(**SMALL).fit(x, y, own, group=np.bincount(query)).predict(x), other.predict(x))
+    held = query < 30
+    halves = [fitted.score(x[part], y[part], qid=query[part]) for part in (held, ~held)]
+    assert fitted.score(x, y, own, qid=query) == fitted.score(x, y, own[query], qid=query) == pytest.approx(halves[0])
+    assert abs(halves[0] - halves[1]) > 1e-4
+    with pytest.raises(ValueError, match="sample_weight"):
+        LUTRanker(**SMALL).fit(x, y, own[1:], qid=query)
+
+
+def test_weights_of_queries_are_in_the_order_in_which_they_come() -> None:
+    query = np.array([5, 2, 5, 9, 2])
+    assert row_weights([1.0, 2.0, 3.0], np.unique(query, return_inverse=True)[1]).tolist() == [1, 2, 1, 3, 2]
+    assert row_weights([1.0] * 5, query) == [1.0] * 5
+
+
+def test_an_eval_set_has_weights_too() -> None:
+    """The loss that decides when to stop is that of the queries that count."""
+    x, y, query = searches()
+    others = searches(20, 2)
+    own = np.where(np.arange(20) < 10, 1.0, 0.0)
+    ranker = LUTRanker(**SMALL).fit(x, y, qid=query, eval_set=(*others[:2], own), eval_qid=others[2])
+    held = others[2] < 10
+    least = min(ranker.losses_["valid"])
+    assert least == pytest.approx(1 - ranker.score(others[0][held], others[1][held], qid=others[2][held]))
 
 
 def test_constraints_hold() -> None:

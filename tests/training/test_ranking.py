@@ -10,10 +10,12 @@ from sklearn.metrics import ndcg_score
 
 from lutetia._shared.losses import OWN, RANKING, Loss
 from lutetia._shared.rankings import check_relevance, mean_ndcg, ndcg, queries_of, ranks_in
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, DataError
 from lutetia.training.boosting import Boosting, boost, score
 from lutetia.training.goals import Step
-from lutetia.training.ranking import Rankings
+from lutetia.training.queries import split_queries
+from lutetia.training.ranking import Rankings, measure_ranking
+from lutetia.training.splits import RANDOM, Split
 from lutetia.training.tabular import TabularRows
 
 
@@ -41,6 +43,57 @@ def test_queries_without_a_relevant_row_are_not_counted() -> None:
     assert np.isnan(found[0])
     assert mean_ndcg(y, scores, queries) == found[1] < 1
     assert mean_ndcg(np.zeros(5), scores, queries) == 1
+
+
+def test_queries_count_by_the_mean_weight_of_their_rows() -> None:
+    """As LightGBM's NDCG does; a query of weight 0 does not count, as one without a relevant row."""
+    y, scores, query = drawn(4)
+    y[query == query[0]] = 0
+    weight = np.random.default_rng(5).uniform(0, 3, len(y)).astype(np.float32)
+    weight[query == query[1]] = 0
+    total, counted = 0.0, 0.0
+    for each in set(query.tolist()) - {int(query[0])}:
+        own = query == each
+        mean = sum(weight[own].tolist()) / own.sum()
+        total += mean * ndcg_score([2.0 ** y[own] - 1], [scores[own]], k=10)
+        counted += mean
+    assert query[0] != query[1]
+    queries = queries_of(query)
+    assert mean_ndcg(y, scores, queries, weight=weight) == pytest.approx(total / counted, rel=1e-12)
+    assert Rankings(y, weight, Loss(RANKING), queries=queries).loss(scores[:, None]) == pytest.approx(1 - total / counted)
+    assert Loss(RANKING).measure(scores, y, weight, query) == pytest.approx(total / counted)
+    assert measure_ranking(y, scores, query, weight)["ndcg_10"] == pytest.approx(total / counted)
+    assert mean_ndcg(y, scores, queries, weight=np.zeros(len(y))) == 1
+
+
+def test_a_query_that_counts_keeps_all_its_rows() -> None:
+    """Queries of weight 0 are not held out in place of others."""
+    weight, query = np.array([0, 1, 0, 0, 2], np.float32), np.array([7, 7, 3, 3, 5])
+    rows = TabularRows(np.arange(5.0)[:, None], np.zeros(5), weight, Split("groups", query), query)
+    assert rows.counted().x[:, 0].tolist() == [0, 1, 4]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_whole_queries_are_the_latest(share: float) -> None:
+    """None of them is before one that is fitted, by the last of its rows."""
+    _, _, query = drawn(6, 200, 20)
+    number, when = np.unique(query, return_inverse=True)[1], np.random.default_rng(7).integers(0, 1000, 200).astype(float)
+    split = split_queries(Split("latest", when), number, query.tolist(), "when")
+    own, held = split.parts(np.arange(200), int(200 * share))
+    last = {side: [max(when[query == each]) for each in set(query[rows])] for side, rows in (("own", own), ("held", held))}
+    assert len(last["own"]) + len(last["held"]) == len(set(query))
+    assert max(last["own"]) < min(last["held"])
+    assert abs(len(held) - 200 * share) <= 10
+
+
+def test_groups_hold_whole_queries() -> None:
+    query, user = np.array([0, 0, 1, 1, 2, 2]), np.array([1, 1, 0, 0, 1, 1])
+    split = split_queries(Split("groups", user), query, list("aabbcc"), "user")
+    assert (split.kind, split.key.tolist()) == ("groups", user.tolist())
+    assert split_queries(RANDOM, query, list("aabbcc"), None).key.tolist() == query.tolist()
+    user[3] = 1
+    with pytest.raises(DataError, match=r"data\.split_by is 'user', which differs within the query 'b', expected whole queries"):
+        split_queries(Split("groups", user), query, list("aabbcc"), "user")
 
 
 def test_relevances_must_have_a_gain() -> None:

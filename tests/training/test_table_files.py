@@ -187,7 +187,7 @@ def test_a_few_words_in_a_column_of_numbers_are_missing_values(csv_file: Path) -
     again = open_table(config, Path())[0]  # the config says it, so a later fit does not guess
     assert np.array_equal(again.x, table.x, equal_nan=True)
     told = open_table(replace(config, data=replace(config.data, missing=["Unknown"])), Path())[0]
-    assert told.types[0] == ("a", "58 categories, because '-' is not a number, 2 missing")
+    assert told.left_out == {"a": "'-' is not a number, and it has 58 different values"}
 
 
 @pytest.mark.parametrize(

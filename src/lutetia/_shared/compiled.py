@@ -24,8 +24,8 @@ from typing import Any
 
 from lutetia.errors import require
 
-numba = require("numba", "compiled loops")
-ir = require("llvmlite.ir", "compiled loops", "numba")
+numba = require("numba", "compiled code on a CPU")
+ir = require("llvmlite.ir", "compiled code on a CPU", "numba")
 from numba.core.caching import FunctionCache  # noqa: E402  (needs numba)
 
 try:

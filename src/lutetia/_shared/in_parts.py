@@ -14,7 +14,7 @@ from lutetia._shared.compiled import ir, numba
 from lutetia._shared.threads import OUT_OF_MEMORY, OVERFLOW
 from lutetia.errors import require
 
-extending = require("numba.extending", "compiled loops", "numba")
+extending = require("numba.extending", "compiled code on a CPU", "numba")
 
 INT, UNSIGNED, POINTER = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
 BODY = ir.FunctionType(ir.VoidType(), [POINTER])

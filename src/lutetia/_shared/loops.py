@@ -14,7 +14,7 @@ from lutetia._shared import compiled, in_parts
 from lutetia._shared.compiled import ir, load_number, numba, read_scope
 from lutetia.errors import require
 
-extending = require("numba.extending", "compiled loops", "numba")
+extending = require("numba.extending", "compiled code on a CPU", "numba")
 
 U = np.uint64
 

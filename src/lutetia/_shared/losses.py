@@ -129,7 +129,7 @@ class Loss:
 
             if query is None:
                 fail("query", query, "the query of each row, as the model ranks rows")
-            return mean_ndcg(y, predicted, queries_of(query))
+            return mean_ndcg(y, predicted, queries_of(query), weight=weight)
         mean = self.mean(predicted, y, weight)
         return mean**0.5 if self.measured.name == "squared_error" else mean
 

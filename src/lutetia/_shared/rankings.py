@@ -55,11 +55,19 @@ def ndcg(relevance: Array, scores: Array, queries: Queries, at: int | None = AT)
     return found
 
 
-def mean_ndcg(relevance: Array, scores: Array, queries: Queries, at: int | None = AT) -> float:
-    """The mean over the queries that have a relevant row; 1 where none has."""
+def mean_ndcg(relevance: Array, scores: Array, queries: Queries, at: int | None = AT, weight: Array | None = None) -> float:
+    """The mean over the queries that have a relevant row; 1 where none has. Queries count by the mean weight of their rows, of
+    which `weight` has one each [n]."""
     found = ndcg(relevance, scores, queries, at)
-    found = found[~np.isnan(found)]
-    return float(found.mean()) if len(found) else 1.0
+    counts = np.ones(len(found)) if weight is None else query_weights(weight, queries)
+    counted = ~np.isnan(found) & (counts > 0)
+    return float(np.average(found[counted], weights=counts[counted])) if counted.any() else 1.0
+
+
+def query_weights(weight: Array, queries: Queries) -> Array:
+    """How much each query counts, float64 [Q]: the mean weight of its rows, as in LightGBM."""
+    sums = np.add.reduceat(weight[queries.order].astype(np.float64), queries.starts[:-1]) if len(weight) else np.zeros(0)
+    return sums / np.diff(queries.starts)
 
 
 def gains_of(relevance: Array) -> Array:

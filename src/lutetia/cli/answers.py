@@ -25,7 +25,7 @@ def predict(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Predict classes, or the next byte of a text, with probabilities.
+    """Predict classes with probabilities, numbers with intervals, ranks within queries, or the next byte of a text.
 
     Damaged images among others are named and left out; the exit code is then 1.
 
@@ -72,7 +72,7 @@ def evaluate(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure how good a model is: accuracy, loss and the recall and precision of each class, or bits per byte.
+    """Measure how good a model is: accuracy and each class, errors of numbers, NDCG of rankings, or bits per byte.
 
     For example:
 

@@ -4,6 +4,7 @@ summary.html      one page: the accuracy, the graph, the tables, the costs, what
 report.json       the same for machines
 tables.json       what each table is; tables.safetensors: its rows
 verilog/, vhdl/   modules, a self-checking test bench and its samples
+axi/              an AXI4-Stream wrapper of the Verilog, with --axi
 circuit.bit       a bitstream, of --target ecp5 (circuit.bin of ice40), if nextpnr and the packer are installed
 flow.json         the steps of the build, for lutetia.flow
 manifest.json     checksums of all files
@@ -32,7 +33,7 @@ from lutetia.cli.build_intervals import built_bounds, circuit_interval
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
 from lutetia.cli.build_tables import Refit, kept_tables, measured, output_unit, refuse_patches, without_unseen
-from lutetia.cli.guard import UsageError
+from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable, read_text
@@ -92,6 +93,7 @@ class BuildRequest:
     temperature: float | None = None  # of the draws of a language model in Verilog
     reuse: int | None = None  # of a classifier in Verilog
     refit: bool | None = None  # the tables of a Tabular that are kept, where some are not; None: if it helps
+    axi: bool = False  # an AXI4-Stream wrapper, too
     drop_unseen: bool = False  # rows of tables that no training sample reads may hold anything
 
 
@@ -126,6 +128,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             report = build.report
             contents = _files(build) | {"flow.json": recorded.to_json(), "report.json": json.dumps(report, indent=2) + "\n"}
             contents["summary.html"] = page(report)
+            contents |= {f"axi/{name}": text for name, text in wrapper.items()}
             later = [f"{language}/{name}" for language in build.hardware for name in LATER]
             try:
                 folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__, "later": later})
@@ -136,6 +139,8 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
         build.report |= _shape(build.graph)
         run_steps(build, MAKE, screen.around(build))
         build.report["identity"] = build.hardware["verilog"].manifest["identity"]
+        wrapper = build.hardware["verilog"].axi() if request.axi else {}
+        build.report["axi"] = next((f"axi/{name}" for name in wrapper if name.endswith("_axis.v")), None)
         save()
         for step in CHECK:
             if step is not PROOF or request.prove:
@@ -151,7 +156,9 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
 
 def _check(request: BuildRequest) -> None:
     if request.target not in (*TARGETS, *PROGRAMS):
-        raise UsageError(f"there is no target {request.target!r}: did you mean one of {', '.join((*TARGETS, *PROGRAMS))}?")
+        raise UsageError(f"there is no target {request.target!r}: {did_you_mean(request.target, (*TARGETS, *PROGRAMS))}")
+    if request.axi and request.target in PROGRAMS:
+        raise UsageError(f"--axi wraps a circuit, and --target is {request.target}, expected one of {', '.join(TARGETS)}")
     if request.input_bits is not None and not 1 <= request.input_bits <= 16:
         raise UsageError(f"--input-bits is {request.input_bits}, expected 1 to 16")
     most = {"c": 16, "verilog": 8}.get(request.target, 24)

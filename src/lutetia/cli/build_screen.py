@@ -201,4 +201,6 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     for name in ("simulation", "proof", "synthesis"):
         if left.get(name) and not is_told:
             say(name, left[name])
+    if report.get("axi"):
+        say("axi", f"{out / report['axi']}, an AXI4-Stream wrapper of verilog/")
     say("summary", str(out / "summary.html"))

@@ -113,7 +113,7 @@ def train(
 def generate(
     checkpoint: Checkpoint,
     prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.", show_default="a line break")] = "\n",
-    max_new: Annotated[int, typer.Option("--max-new", help="The maximum number of bytes to write.")] = 256,
+    max_new: Annotated[int, typer.Option("--max-new", help="The maximum number of bytes to write, of tokens with --hf.")] = 256,
     temperature: Annotated[float, typer.Option("--temperature", help="0 always takes the best byte.")] = 1.0,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from the K best bytes only.")] = None,
     top_p: Annotated[
@@ -121,6 +121,10 @@ def generate(
     ] = None,
     stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop before this text; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Make the draws repeatable.")] = None,
+    hf: Annotated[
+        bool, typer.Option("--hf", help="CKPT is the folder of a decoder of transformers, or the name of one downloaded before.")
+    ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="With --hf: put the prompt into the model's chat template.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -133,9 +137,18 @@ def generate(
     from lutetia.cli.generate import GenerateRequest, write
 
     request = GenerateRequest(prompt, max_new, temperature, top_k, top_p, stop, seed)
-    told = write(checkpoint, request, show=not as_json)
+    if hf:
+        from lutetia.cli.generate_hf import write_hf
+
+        told = write_hf(checkpoint, request, chat, show=not as_json)
+    elif chat:
+        raise UsageError("--chat is for models of transformers: --hf")
+    else:
+        told = write(checkpoint, request, show=not as_json)
     if as_json:
         print_json(told)
+    elif hf:
+        name_next("lutetia", "explain", "--hf", checkpoint, *as_typed(prompt.strip() or "text"))
     else:
         name_next("lutetia", "explain", checkpoint, *as_typed(prompt.strip() or told["text"][:32].strip() or "text"))
 
@@ -204,6 +217,7 @@ def build(
         int | None,
         typer.Option("--reuse", help="For a classifier in Verilog: how many times a sample uses its comparators and memories."),
     ] = None,
+    axi: Annotated[bool, typer.Option("--axi", help="Write an AXI4-Stream wrapper of the circuit, too.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -219,7 +233,7 @@ def build(
     from lutetia.cli.build_screen import show_report
 
     given = (checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
-    request = BuildRequest(*given, fmax, pins, speed_grade, n_tables, temperature, reuse, refit, drop_unseen)
+    request = BuildRequest(*given, fmax, pins, speed_grade, n_tables, temperature, reuse, refit, axi, drop_unseen)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

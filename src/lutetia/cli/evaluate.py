@@ -73,6 +73,7 @@ Array = np.ndarray[Any, Any]
 BATCH = 256
 MOST_SHUFFLED = 200  # columns
 SHOWN_WORDS = 10
+MOST_NAMED = 5  # images that were skipped
 SHOWN_COLUMNS = 10
 
 
@@ -132,8 +133,9 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     columns: Mapping[str, Sequence[Any]] = {}
     query: Array | None = None
     about: dict[str, Any] = {}
+    skipped: Sequence[str] = ()
     if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
-        x, y, columns = _table_rows(model, request.data, request.label)
+        x, y, columns, skipped = _table_rows(model, request, _skips(checkpoint))
     elif request.data is not None:
         label = _name_or_number(request.label)
         cells, target = read_cells(request.data, label), model.metadata.get("target")
@@ -175,9 +177,19 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     warnings = unknown_warnings(model, columns)
     if weight is None and "weight" in model.metadata:
         warnings = [*warnings, f"rows count alike: {request.data} has no column {model.metadata['weight']!r}"]
+    if skipped:
+        count = f"{len(skipped):,} damaged image{'' if len(skipped) == 1 else 's'}"
+        warnings = [*warnings, f"skipped {count}, as in the fit: {', '.join(skipped[:MOST_NAMED])}"]
     if warnings:
         result["warnings"] = warnings
     return result
+
+
+def _skips(checkpoint: Path) -> bool | None:
+    """Whether the fit of a model skipped damaged images; None where it did not, or nothing is known of it."""
+    tables = read_config(in_run(checkpoint))
+    is_known = is_table_config(tables)
+    return (is_known and make_table_config(tables, str(checkpoint)).data.skip_unusable) or None
 
 
 def _query(model: Tabular, columns: Mapping[str, Sequence[Any]], path: Path | None) -> Array:
@@ -202,17 +214,22 @@ def _columns(names: list[str], rises: list[float]) -> list[dict[str, Any]]:
     return [{"column": names[column], "rise": rises[column]} for column in order]
 
 
-def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[Array, Array, Mapping[str, Sequence[Any]]]:
-    """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names; and these."""
-    file, shape = read_table_file(path, image_settings(model)), tuple(model.config.input_shape)
+def _table_rows(
+    model: Tabular, request: EvaluateRequest, skip: bool | None
+) -> tuple[Array, Array, Mapping[str, Sequence[Any]], Sequence[str]]:
+    """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names; these; and the
+    images that were skipped."""
+    assert request.data is not None
+    path, label = request.data, request.label
+    file, shape = read_table_file(path, image_settings(model), skip), tuple(model.config.input_shape)
     if file.x is not None:
         x = colours_first(file.x, shape)
         if x.shape[1:] != shape:
             sizes = (" × ".join(map(str, each)) for each in (x.shape[1:], shape))
             raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
-        return x, _targets(model, file.target or [], str(path)), {}
+        return x, _targets(model, file.target or [], str(path)), {}, file.skipped
     target = find_target(file, label if label is not None or len(file.columns) == 1 else model.metadata.get("target"))
-    return named_rows(model, file), _targets(model, file.columns[target], f"{path}, column {target!r}"), file.columns
+    return named_rows(model, file), _targets(model, file.columns[target], f"{path}, column {target!r}"), file.columns, ()
 
 
 def _targets(model: Tabular, values: Sequence[Any], where: str, lines: Sequence[int] | None = None) -> Array:

@@ -19,6 +19,7 @@ from lutetia.cli.hf_shared import (
     about,
     apart,
     left_out,
+    prompt_of,
     quoted,
     rows_of,
     rules_of,
@@ -131,7 +132,7 @@ def _token(model: Any, tokenizer: Any, text: str, request: HfRequest, show: bool
 
     masked = type(model).__name__.endswith("ForMaskedLM")
     target, rival = (_number(name, told) for name, told in (("--target", request.target), ("--against", request.against)))
-    prompt: Any = [{"role": "user", "content": text}] if request.chat and text else text
+    prompt = prompt_of(text, request.chat, tokenizer)
     explain = explain_masked_token if masked else explain_next_token
     found = explain(model, tokenizer, prompt, target, rival, rules_of(request, tokenizer))
     chances = found.logits.double().softmax(0)

@@ -14,6 +14,7 @@ from lutetia.cli.hf_shared import (
     Shown,
     about,
     left_out,
+    prompt_of,
     quoted,
     rules_of,
     show_left_out,
@@ -52,7 +53,7 @@ def explain_hf_answer(model: Any, tokenizer: Any, text: str, request: HfRequest,
     """Write an answer to a text, and explain each of its tokens."""
     from lutetia.integrations.transformers import explain_answer
 
-    prompt: Any = [{"role": "user", "content": text}] if request.chat and text else text
+    prompt = prompt_of(text, request.chat, tokenizer)
     assert request.answer is not None
     with Progress("tokens", request.answer, show) as bar:
         found = explain_answer(

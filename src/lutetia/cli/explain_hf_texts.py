@@ -133,7 +133,8 @@ def _show(found: Any, read: TextFile, request: hf_shared.HfRequest) -> None:
     ):
         if rows:
             listed = ", ".join(f"{read.lines[row]:,}" for row in rows[:LISTED]) + (" ..." if len(rows) > LISTED else "")
-            print_warning(f"{len(rows):,} of {len(read.texts):,} texts are {what} (line {listed})")
+            verb, lines = ("is", "line") if len(rows) == 1 else ("are", "lines")
+            print_warning(f"{len(rows):,} of {len(read.texts):,} texts {verb} {what} ({lines} {listed})")
     counts = Counter(each.prediction for each in found.texts)
     for name, ways in found.summary(WORDS).items():
         number = counts[found.names.index(name)]

@@ -121,7 +121,10 @@ def explain(
         name_next("lutetia", "explain", "--hf", checkpoint, *more, *asked, *named)
     else:
         assert given is not None
-        name_next("lutetia", "flow", checkpoint, *as_typed(given, row, unknown))
+        if told["kind"] == "tabular":
+            name_next("lutetia", "page", checkpoint)
+        else:
+            name_next("lutetia", "flow", checkpoint, *as_typed(given, row, unknown))
 
 
 @app.command("evaluate-explanations")

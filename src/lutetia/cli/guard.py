@@ -5,7 +5,6 @@ Exit codes: 0 done · 1 the job failed · 2 the command was misused · 130 inter
 
 from __future__ import annotations
 
-import difflib
 import signal
 import sys
 import threading
@@ -21,7 +20,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from lutetia.cli.show import forgive_encoding, one_line, print_error, print_json
-from lutetia.errors import LutetiaError
+from lutetia.errors import LutetiaError, nearest
 
 # click's ClickException by way of a public name: recent typers carry a click of their own.
 ClickException: type[Any] = typer.BadParameter.__mro__[2]
@@ -245,8 +244,8 @@ def usage_sentence(error: Any) -> str:
 
 def did_you_mean(word: str, names: Collection[str]) -> str:
     """The most similar name, or all of them if none is similar."""
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"did you mean one of {listed(names)}?"
+    near = nearest(word, names)
+    return f"did you mean one of {listed(names)}?" if near is None else f"did you mean {near}?"
 
 
 def listed(words: Iterable[str]) -> str:

@@ -99,6 +99,13 @@ class HfRequest(NamedTuple):
     column: str | None = None  # of that file
 
 
+def prompt_of(text: str, is_chat: bool, tokenizer: Any) -> Any:
+    """A text as the model is given it: as it is, or as a message in the chat template."""
+    if is_chat and tokenizer.chat_template is None:
+        raise UsageError("--chat is given, and the tokenizer of this model has no chat template: leave --chat out")
+    return [{"role": "user", "content": text}] if is_chat and text else text
+
+
 def rules_of(request: HfRequest, reader: Any) -> Any:
     """The rules that were asked for, or the word for gradients. `reader`: a tokenizer, which knows special tokens by name."""
     from lutetia.integrations.transformers import IntegratedGradients

@@ -105,7 +105,7 @@ def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
         raise DataError(f"--row is {row}, but {given} has no rows: only .csv files and arrays of several samples do")
     if not 0 <= (row or 0) < len(x):
-        raise DataError(f"{path} has {len(x)} rows of values, expected at least {(row or 0) + 1} for --row {row or 0}")
+        raise DataError(f"--row is {row or 0}, expected 0 to {len(x) - 1}: {path} has {len(x):,} rows of values")
     at = slice(row or 0, (row or 0) + 1)
     return NamedInputs(x[at], names[at], None if columns is None else {name: each[at] for name, each in columns.items()}, typed)
 

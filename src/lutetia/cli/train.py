@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from lutetia.cli.guard import InterruptedByUser
-from lutetia.cli.show import console
-from lutetia.training import Config, Live, Silent, duration_text, make_config, metrics_text, read_config, train
+from lutetia.cli.show import console, one_line
+from lutetia.errors import DataError
+from lutetia.training import TABLE_KINDS, Config, Live, Silent, duration_text, make_config, metrics_text, read_config, train
 
 TEXTS = (".txt", ".txt.gz", ".md")
+SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 TEXT_MODEL = {  # tables alone with hard reads, so that every other command takes it: page, and build into C or a circuit
     "kind": "transformer",
     "context": 64,
@@ -38,12 +40,15 @@ def run_training(
     """Train, and return the summary; None on every rank but the first, the only one that prints."""
     text = is_text(config)
     out = out or Path("runs") / (config.name.split(".")[0] if text else config.stem)
-    read = text_config(config, settings) if text else read_config(config, settings)  # first, so that mistakes show at once
+    read = text_config(config, settings) if text else _read(config, settings)  # first, so that mistakes show at once
     options: dict[str, Any] = {"resume": resume, "device": device, "data": data, "overrides": settings}
     given, asked = (read, options | {"data": data or config.parent}) if text else (config, options)
     if int(os.environ.get("RANK", "0")):
         train(given, out, show=Silent(), **asked)
         return None
+    if text:
+        said = f"a language model of the bytes of {one_line(config.name)}; the name of a table of data ends in .csv or .tsv"
+        console(stderr=True).print(said, soft_wrap=True, markup=False)
     unit = "bytes" if read.data.kind in ("bytes", "stdlib") else "samples"
     with Live(console(stderr=True), unit) as live:
         summary = train(given, out, show=live, **asked)
@@ -51,6 +56,18 @@ def run_training(
         line = resume_line(config, out, options)
         raise InterruptedByUser(f"stopped after step {summary['step']} and saved; resume with: {line}")
     return summary
+
+
+def _read(path: Path, settings: list[str]) -> Config:
+    """A config; of a file that does not claim to be one, what is expected instead."""
+    try:
+        return read_config(path, settings)
+    except DataError as error:
+        if path.suffix.lower() in ("", ".toml") or not path.is_file():
+            raise
+        expected = f"a config (.toml), a text ({', '.join(TEXTS)}) or data: {TABLE_KINDS}"
+        hint = "; save the table as CSV (UTF-8) first" if path.suffix.lower() in SPREADSHEETS else ""
+        raise DataError(f"{path} ends in {path.suffix}, expected {expected}{hint}") from error
 
 
 def is_text(path: Path) -> bool:

@@ -22,6 +22,7 @@ from lutetia.errors import DataError
 from lutetia.training import (
     Data,
     LearningTable,
+    Samples,
     TableConfig,
     check_fit,
     duration_text,
@@ -39,6 +40,7 @@ from lutetia.training import (
 SHOWN = 30  # columns on a screen
 SHOWN_CLASSES = 10
 SHOWN_SKIPPED = 5
+MOST_COMPARED, MOSTLY_DIFFERENT = 10_000_000, 0.5  # cells in which copies are looked for, and rows that differ in such a file
 RARE = 0.5  # of the rows that a class would have if all had as many
 
 
@@ -163,6 +165,10 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print("""  --set 'data.categorical=["NAME"]' keeps a column of many values as categories""", soft_wrap=True)
     if any("data.day_first" in why for why in table.left_out.values()):
         screen.print("  --set data.day_first=true (or false) keeps such dates", soft_wrap=True)
+    if any("is not a number" in told for _, told in types):
+        screen.print(
+            """  --set 'data.missing=["WORD"]' takes such a word for missing, and the column for numbers""", soft_wrap=True
+        )
     if any("identifier" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
     if told := monotone_text(config.fit.monotone, table.classes):
@@ -171,6 +177,8 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
             if config.fit.monotone.get(name):
                 screen.print(f"  {one_line(name)} is compared as a date alone, not by its month or weekday", soft_wrap=True)
     if told := _latest_text(config, table):
+        screen.print(told, soft_wrap=True)
+    if told := _copies_text(data):
         screen.print(told, soft_wrap=True)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
@@ -183,9 +191,25 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
 
 
+def _copies_text(data: Data) -> str:
+    """That rows to test are copies of rows to fit, which a file may hold by mistake; empty where there are none, where rows are
+    alike by their nature, where there are too many cells to compare, or texts, of which only frequent words are kept."""
+    parts = [part for part in (data.splits.get("train"), data.splits.get("test")) if isinstance(part, Samples)]
+    if len(parts) < 2 or parts[0].texts or sum(part.x.size for part in parts) > MOST_COMPARED:
+        return ""
+    fitted, tested = ([(row.tobytes(), y) for row, y in zip(part.x, part.y.tolist(), strict=True)] for part in parts)
+    known = set(fitted)
+    count = sum(row in known for row in tested)
+    if not count or len(known) < MOSTLY_DIFFERENT * len(fitted):
+        return ""
+    what = "is a copy of one" if count == 1 else "are copies of some"
+    return f"{count:,} of {_rows_text(parts[1])} to test {what} to fit: what is measured on copies is too good"
+
+
 def _rows_text(part: Any) -> str:
-    """How many rows a split has, and of a ranking how many queries."""
-    rows = f"{len(part):,} row{'' if len(part) == 1 else 's'}"
+    """How many rows, or images, a split has, and of a ranking how many queries."""
+    kind = "row" if part.x.ndim == 2 else "image"
+    rows = f"{len(part):,} {kind}{'' if len(part) == 1 else 's'}"
     if part.query is None:
         return rows
     count = len(np.unique(part.query))
@@ -210,7 +234,8 @@ def _latest_text(config: TableConfig, table: LearningTable) -> str:
     name, dates = table.features[column], table.x[:, column]
     by = f"--set {_setting('data.split_by', name)}"
     if config.data.split == "random":
-        why = "rows to test are drawn at random, also between the dates of others"
+        what = "rows" if table.query is None else "queries"
+        why = f"{what} to test are drawn at random, also between the dates of others"
         return f"{why}; to test on the latest: --set data.split=latest {by}"
     is_sorted = config.data.split != "latest" or (np.diff(dates[~np.isnan(dates)]) >= 0).all()
     return "" if is_sorted else f"the file is not in the order of {one_line(name)}; to test on its latest rows: {by}"

@@ -169,7 +169,8 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         raise DataError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}, expected the folder of a saved model")
     if not (folder / CONFIG).is_file():
         other = (folder / "config.json").is_file()
-        hint = "; its config.json is that of a model of transformers, which lutetia explain --hf explains" if other else ""
+        use = "which lutetia explain --hf explains and, if it writes text, lutetia generate --hf runs"
+        hint = f"; its config.json is that of a model of transformers, {use}" if other else ""
         raise DataError(f"{folder} is not the folder of a saved model: it holds no {CONFIG}{hint}")
     return folders.verify(folder, MANIFEST_FORMAT, needed=(CONFIG, TENSORS), what="model")
 

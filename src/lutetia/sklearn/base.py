@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_co
 
 from lutetia.errors import DataError
 from lutetia.models import Grams, Tabular, data_columns, in_run, load, read_config, save, text_columns, text_inputs
-from lutetia.sklearn.columns import find_categories, find_dates, find_texts, is_frame, texts_of, to_matrix
+from lutetia.sklearn.columns import check_names, find_categories, find_dates, find_texts, is_frame, texts_of, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
 from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores, read_texts
@@ -72,6 +72,8 @@ class TabularEstimator(BaseEstimator):
             raise TypeError(f"X is a {type(X).__name__}, which holds no rows yet, expected X.collect()")
         if type(X).__name__ == "Series":
             raise ValueError("Expected 2D array, got a Series, one row or one column, instead: X[:1] is a table of one row")
+        if is_frame(X):
+            check_names(X)
         held = isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2
         categories, dates, texts = ({}, {}, []) if reset else (self.categories_, self.dates_, self.texts_)
         if reset:
@@ -144,7 +146,7 @@ class TabularEstimator(BaseEstimator):
     def _held_out(self, rows: TabularRows, eval_set: Any) -> tuple[TabularRows, TabularRows | None]:
         """The rows to fit and those to validate on: what was given, or with early stopping a part of the training data."""
         if eval_set is not None:
-            return rows, eval_set if isinstance(eval_set, TabularRows) else self._eval_rows(eval_set)
+            return rows, eval_set if isinstance(eval_set, TabularRows) else self._more_rows(*self._only_set(eval_set))
         if not self._stops_early(rows):
             return rows, None
         rows = rows.counted()
@@ -156,12 +158,12 @@ class TabularEstimator(BaseEstimator):
             raise ValueError(f"validation_fraction is {self.validation_fraction}, expected to leave {what} on both sides")
         return rows.at(own), rows.at(held)
 
-    def _eval_rows(self, eval_set: Any) -> TabularRows:
-        """The rows of an eval_set: (X, y) or (X, y, sample_weight), or a list of one of them."""
+    def _only_set(self, eval_set: Any) -> tuple[Any, ...]:
+        """What an eval_set holds: (X, y) or (X, y, sample_weight), given as it is or in a list of one."""
         pairs = eval_set if isinstance(eval_set, list) else [eval_set]
         if len(pairs) != 1 or len(pairs[0]) not in (2, 3):
             raise ValueError(f"eval_set holds {len(pairs)} sets, expected one: (X, y), or (X, y, sample_weight)")
-        return self._more_rows(*pairs[0])
+        return tuple(pairs[0])
 
     def _more_rows(self, X: Any, y: Any, sample_weight: Any = None) -> TabularRows:
         """Rows besides those of fit."""

@@ -3,6 +3,7 @@ NaN for missing."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from types import MappingProxyType
@@ -20,6 +21,13 @@ Categories = dict[int, list[Any]]  # by column, the values that its numbers stan
 def is_frame(x: Any) -> bool:
     """Whether this is a table with named columns, of pandas or polars."""
     return hasattr(x, "columns") and hasattr(x, "dtypes") and hasattr(x, "shape") and hasattr(x, "__getitem__")
+
+
+def check_names(x: Any) -> None:
+    """Refuse a frame with two columns of one name: neither fit nor an explanation could tell them apart."""
+    twice = next((name for name, count in Counter(x.columns).items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"X has two columns named {twice!r}, expected every name once: rename one, or leave it out")
 
 
 def column_of(x: Any, number: int) -> Array:

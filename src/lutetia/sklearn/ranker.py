@@ -25,8 +25,9 @@ class LUTRanker(BoostedEstimator):
     Rows belong to queries, and their relevance, from 0 to 30, says which of a query are to come first: a row of relevance r gains
     2**r - 1. `fit` takes the queries as `group`, the number of rows of each query one after another, as LightGBM does, or as
     `qid`, the query of each row, as XGBoost does; rows of a query need not lie together. `predict` gives scores, which mean
-    nothing but the order of the rows of a query. A tenth of the queries decides how many tables there are:
-    early_stopping="auto", which is on from 50 queries.
+    nothing but the order of the rows of a query. `sample_weight` has a weight for each row, which multiplies what moves it as in
+    LightGBM, or one for each query, as in XGBoost; in NDCG a query counts by the mean weight of its rows. A tenth of the queries
+    decides how many tables there are: early_stopping="auto", which is on from 50 queries.
     """
 
     def __init__(
@@ -75,16 +76,18 @@ class LUTRanker(BoostedEstimator):
         An `eval_set` (X, y) has its own `eval_group` or `eval_qid`, alone or in a list. A weight counts for its row in all pairs.
         """
         check_params(self, PARAMS)
-        rows = self._rows(X, y, sample_weight)
+        rows = self._rows(X, y, None)
         query = query_numbers(len(rows.y), group, qid)
-        rows = in_queries(rows, query)
+        rows = self._in_queries(rows, query, sample_weight)
         if len(np.unique(query)) == len(query):
             raise ValueError("every row has a query of its own, expected rows that share one: there is nothing to order")
         if eval_set is None:
             _refuse("without eval_set", eval_group=eval_group, eval_qid=eval_qid)
         else:
-            held = self._eval_rows(eval_set)
-            eval_set = in_queries(held, query_numbers(len(held.y), _only(eval_group), _only(eval_qid), "eval_"))
+            more_x, more_y, *weight = self._only_set(eval_set)
+            held = self._more_rows(more_x, more_y)
+            own = query_numbers(len(held.y), _only(eval_group), _only(eval_qid), "eval_")
+            eval_set = self._in_queries(held, own, *weight)
         self._fit(rows, 1, eval_set)
         return self
 
@@ -96,9 +99,9 @@ class LUTRanker(BoostedEstimator):
         self, X: Any = None, y: Any = None, sample_weight: Any = None, *, group: Any = None, qid: Any = None, **options: Any
     ) -> Build:
         """As `LUTClassifier.to_circuit`, with the queries of training data, X and y, as `group` or `qid`."""
-        rows = None if y is None else self._more_rows(X, y, sample_weight)
+        rows = None if y is None else self._more_rows(X, y)
         if rows is not None:
-            rows = in_queries(rows, query_numbers(len(rows.y), group, qid))
+            rows = self._in_queries(rows, query_numbers(len(rows.y), group, qid), sample_weight)
         return super().to_circuit(X, rows, **options)
 
     def _target(self, y: Any, reset: bool = False) -> Array:
@@ -113,23 +116,37 @@ class LUTRanker(BoostedEstimator):
         """The score of each row, float64 [n]: the higher, the sooner a row comes within its query."""
         return self._scores(X)[:, 0].astype(np.float64)
 
-    def score(self, X: Any, y: Any, *, group: Any = None, qid: Any = None, at: int | None = AT) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, *, group: Any = None, qid: Any = None, at: int | None = AT
+    ) -> float:
         """The mean NDCG@at over the queries that have a relevant row; of all places with at=None.
 
-        Equal scores share their places. scikit-learn's `ndcg_score` of the gains 2**y - 1 gives the same.
+        Equal scores share their places. scikit-learn's `ndcg_score` of the gains 2**y - 1 gives the same. With `sample_weight` a
+        query counts by the mean weight of its rows.
         """
         y = self._target(y, reset=True)
         scores = self.predict(X)
         check_consistent_length(scores, y)
-        return mean_ndcg(y, scores, queries_of(query_numbers(len(y), group, qid)), at)
+        query = query_numbers(len(y), group, qid)
+        weight = None if sample_weight is None else self._weights(row_weights(sample_weight, query), scores)
+        return mean_ndcg(y, scores, queries_of(query), at, weight)
+
+    def _in_queries(self, rows: TabularRows, query: Array, sample_weight: Any = None) -> TabularRows:
+        """Rows with the number of the query of each, [n], and their weights, held out by whole queries."""
+        weight = self._weights(row_weights(sample_weight, query), rows.x)
+        return replace(rows, weight=weight, query=query, split=Split("groups", query))
 
     def _describe_target(self) -> dict[str, Any]:
         return {"task": "ranking"}
 
 
-def in_queries(rows: TabularRows, query: Array) -> TabularRows:
-    """Rows with the number of the query of each, [n], and held out by whole queries."""
-    return replace(rows, query=query, split=Split("groups", query))
+def row_weights(sample_weight: Any, query: Array) -> Any:
+    """The weights of rows, from these or from one for each query, in the order in which queries first come; `query` [n] are their
+    numbers."""
+    first, number = np.unique(query, return_index=True, return_inverse=True)[1:]
+    if sample_weight is None or np.shape(sample_weight) != first.shape:
+        return sample_weight
+    return np.asarray(sample_weight)[np.argsort(np.argsort(first))][number]
 
 
 def query_numbers(n: int, group: Any, qid: Any, prefix: str = "") -> Array:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
     from lutetia.training.splits import Split
+    from lutetia.training.table_files import KINDS as TABLE_KINDS
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
     from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, read_table_file
     from lutetia.training.table_files import named as column_names
@@ -117,7 +118,8 @@ __getattr__, __dir__ = lazy_door(
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
         "splits": "Split",
-        "table_files": "LearningTable TableFile UNNAMED_COLUMN=UNNAMED column_names=named find_target is_table read_table_file",
+        "table_files": "LearningTable TABLE_KINDS=KINDS TableFile UNNAMED_COLUMN=UNNAMED"
+        " column_names=named find_target is_table read_table_file",
         "table_measure": "measure_tabular=measure",
         "table_parts": "learning_rows",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",

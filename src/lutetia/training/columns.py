@@ -20,6 +20,7 @@ from lutetia.training.tables import is_number
 
 MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
 MOST_CATEGORIES = 1000
+SELDOM_EQUAL = 0.7  # of the texts of a column: where more of them differ, they are names of rows, and not their kinds
 MOST_WORDS = 5  # distinct words in a column of numbers that are still taken for missing values
 FEW_WORDS = 0.1  # of its cells that they fill, at most
 # How names say that a column identifies its rows: customer_id, userid, product key, order number. A number of passengers is a
@@ -209,7 +210,8 @@ def read_column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, l
         return f"all its values are {known[0][:SHOWN]}", np.empty(0), []
     if numeric:
         return "", numbered(values, None, ""), []
-    if not categorical and (len(known) > MOST_CATEGORIES or (len(known) == len(values) and len(values) > MOST_CLASSES)):
+    is_naming = len(known) > SELDOM_EQUAL * len(texts) and len(values) > MOST_CLASSES
+    if not categorical and (len(known) > MOST_CATEGORIES or is_naming):
         words = [text for text in known if by_text[text] is None]
         kind = f"{words[0][:SHOWN]!r} is not a number, and it has" if 2 * len(words) < len(known) else "text with"
         return f"{kind} {len(known):,} different values", np.empty(0), []

@@ -74,7 +74,7 @@ def _loss(model: Tabular, codes: Tensor, target: Tensor, weight: Array | None, q
 
 def _score_loss(model: Tabular, scores: Tensor, target: Tensor, weight: Array | None, query: Array | None) -> float:
     if model.loss.is_ranking:
-        return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), query=query)
+        return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), weight, query)
     if model.is_regression:
         return model.loss.measure(model.loss.numbers(scores[:, 0].numpy()), target.numpy(), weight)
     losses = torch.nn.functional.cross_entropy(scores, target, reduction="none").numpy()

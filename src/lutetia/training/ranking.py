@@ -4,7 +4,8 @@ LambdaMART", 2010).
 Each pair of rows of a query pulls the scores of the more relevant one up and of the other down: by the slope of RankNet's loss,
 log(1 + exp(-d)) of the difference d of their scores, times how far NDCG would change if the two exchanged their places. As
 LightGBM does it (its `lambdarank_norm`), that is divided by |d|, so that pairs far apart do not decide, and a query whose pulls
-add up to s counts log2(1 + s), so that long queries do not.
+add up to s counts log2(1 + s), so that long queries do not. Last, the pull on a row is multiplied by its weight, as there; where
+all rows of a query weigh the same, that is the weight of the query, as XGBoost has it.
 """
 
 from __future__ import annotations
@@ -44,15 +45,16 @@ class Rankings(Curved):
 
     def loss(self, scores: Array) -> float:
         """What NDCG@10 lacks to 1, the mean over queries."""
-        return 1 - mean_ndcg(self.y, scores[:, 0], self.queries)
+        return 1 - mean_ndcg(self.y, scores[:, 0], self.queries, weight=self.weight)
 
 
-def measure_ranking(y: Array, scores: Array, query: Array) -> dict[str, Any]:
-    """NDCG@5 and NDCG@10 of scores [n] for relevances [n], the means over queries; the same of rows in an order by chance; and
-    how many queries there are, and how many of them have no relevant row and are not counted."""
+def measure_ranking(y: Array, scores: Array, query: Array, weight: Array | None = None) -> dict[str, Any]:
+    """NDCG@5 and NDCG@10 of scores [n] for relevances [n], the means over queries, which count by the mean weight of their rows;
+    the same of rows in an order by chance; and how many queries there are, and how many of them have no relevant row and are
+    not counted."""
     queries, flat = queries_of(query), np.zeros(len(y))
-    known: dict[str, Any] = {f"ndcg_{at}": mean_ndcg(y, scores, queries, at) for at in MEASURED_AT}
-    known |= {f"chance_{at}": mean_ndcg(y, flat, queries, at) for at in MEASURED_AT}
+    known: dict[str, Any] = {f"ndcg_{at}": mean_ndcg(y, scores, queries, at, weight) for at in MEASURED_AT}
+    known |= {f"chance_{at}": mean_ndcg(y, flat, queries, at, weight) for at in MEASURED_AT}
     lacking = int(np.isnan(ndcg(y, flat, queries)).sum())
     return {
         "loss": 1 - known[f"ndcg_{AT}"],

@@ -41,7 +41,7 @@ from lutetia.training.images import (
     where_images_lie,
 )
 from lutetia.training.parquet import read_parquet
-from lutetia.training.queries import check_query, query_numbers
+from lutetia.training.queries import check_query, query_numbers, split_queries
 from lutetia.training.row_columns import NONE as NO_ROW_COLUMNS
 from lutetia.training.row_columns import RowColumns, RowReader
 from lutetia.training.splits import RANDOM, Split
@@ -204,15 +204,13 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
     name = find_target(file, target)
     if name == wanted.query:
         raise DataError(f"{file.path}, column {name!r} is the target, expected data.query to be another")
-    if wanted.query is not None and wanted.rows != NO_ROW_COLUMNS:
-        raise DataError("data.split and data.weight are not for rankings: whole queries are held out, and rows count alike")
     _check_listed(file, wanted)
     besides = (name,) if wanted.query is None else (name, wanted.query)
     others = _columns(file, wanted, (*besides, *wanted.categorical, *(wanted.text or ())))
     found = find_dates(others, wanted.dates, wanted.day_first, file.lines)
     dropped = _left_out(file, wanted, found)
     wanted.rows.check(file.columns, name, file.path)
-    dropped |= {column: why for column, why in wanted.rows.no_inputs.items() if column not in wanted.categorical}
+    dropped |= {column: why for column, why in wanted.rows.no_inputs.items() if column not in (*wanted.categorical, *besides)}
     file = _with_targets(file, [name, *wanted.rows.names.values()], wanted.missing) if wanted.skip else file
     reader = RowReader(_columns(file, wanted, (name,)), found, file.path, file.lines)
     split, weight = reader.split(wanted.rows, len(file.columns[name])), None
@@ -222,7 +220,7 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
     query = None
     if wanted.query is not None:
         query = query_numbers(file.columns[wanted.query], f"{file.path}, column {wanted.query!r}", file.lines)
-        split = Split("groups", query)
+        split = split_queries(split, query, file.columns[wanted.query], wanted.rows.by)
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}

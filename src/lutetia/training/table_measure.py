@@ -19,10 +19,10 @@ Array = np.ndarray[Any, Any]
 @torch.no_grad()
 def measure(model: Tabular, x: Array, y: Array, weight: Array | None = None, query: Array | None = None) -> dict[str, Any]:
     """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers, and `measure_ranking` of
-    scores by the query of each row; rows count by their weights [n], in all but counts of rows and rankings."""
+    scores by the query of each row; rows count by their weights [n], in all but counts of rows."""
     if model.loss.is_ranking:
         assert query is not None
-        return measure_ranking(y, model.numbers(torch.from_numpy(x)).numpy(), query)
+        return measure_ranking(y, model.numbers(torch.from_numpy(x)).numpy(), query, weight)
     if model.is_regression:
         return _measure_numbers(model, x, y, weight)
     scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()

@@ -48,9 +48,12 @@ class TabularRows:
         return TabularRows(self.x[rows], self.y[rows], self.weight[rows], self.split.at(rows), query, texts)
 
     def counted(self) -> TabularRows:
-        """The samples without those of weight 0, which must not be held out in place of others; a query keeps all its rows."""
-        every = self.query is not None or (self.weight > 0).all()
-        return self if every else self.at(np.flatnonzero(self.weight > 0))
+        """The samples without those of weight 0, which must not be held out in place of others; a query keeps all its rows if one
+        of them counts."""
+        counts = self.weight > 0
+        if self.query is not None:
+            counts = np.isin(self.query, self.query[counts])
+        return self if counts.all() else self.at(np.flatnonzero(counts))
 
     def held_out(self, seed: int) -> tuple[TabularRows, TabularRows]:
         """The samples of a trial fit and the fifth held out of it."""

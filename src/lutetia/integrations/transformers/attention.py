@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lutetia import flow
-from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, DecodeCall, decode_attention, decode_on_cpu, executor_of
+from lutetia.attention import FEW_ACTIVE, MAX_ACTIVE, MAX_HEAD_DIM, DecodeCall, decode_attention, decode_on_cpu, executor_of
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.cache import text_config
 
@@ -60,9 +60,13 @@ def attention(
 
 
 def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> bool:
-    """Whether decode attention can take such tensors: few new tokens, no gradient, no option that it lacks."""
+    """Whether decode attention can take such tensors: few new tokens, no gradient, no option that it lacks.
+
+    Only decode attention reads a cache that attends to its keys itself: it then takes as many tokens as it can.
+    """
     batch, heads, s, d = query.shape
-    fits = s <= FEW_ACTIVE and d <= MAX_HEAD_DIM and (batch, d) == (key.shape[0], key.shape[3]) and key.shape == value.shape
+    most = MAX_ACTIVE if hasattr(key, "lutetia_layer") else FEW_ACTIVE
+    fits = s <= most and d <= MAX_HEAD_DIM and (batch, d) == (key.shape[0], key.shape[3]) and key.shape == value.shape
     sink = options.get("s_aux")
     if (
         not fits

@@ -60,6 +60,12 @@ class Growing(DynamicLayer):
 
     rooms: tuple[Room, Room]
 
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """The number of keys that new tokens see, and where the first one is."""
+        check_new_tokens(self.get_seq_length(), query_length)
+        sizes: tuple[int, int] = super().get_mask_sizes(query_length)
+        return sizes
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Start empty; key_states, value_states [B, H_kv, s, d]."""
         self.rooms = (Room(), Room())
@@ -153,6 +159,24 @@ def refuse_offloading() -> None:
     raise ArgumentError("LutetiaCache does not support offloading, expected a cache that stays on its device: use DynamicCache")
 
 
+NEW_TEXT = "for a new text, make a new cache or call its reset()"
+
+
+def check_new_tokens(held: int, new: int) -> None:
+    """Tokens must follow those that a cache holds: `generate` hands on only what its prompt has beyond them."""
+    if new < 1:
+        raise ArgumentError(
+            f"the cache holds {held} tokens and the prompt has none after them, expected a prompt that begins with these tokens "
+            f"and goes on: {NEW_TEXT}"
+        )
+
+
+def check_rows(held: int, new: int) -> None:
+    """Each row of new tokens must follow a row of the cache."""
+    if held != new:
+        raise ArgumentError(f"the new tokens are a batch of {new}, expected {held}, the batch that the cache holds: {NEW_TEXT}")
+
+
 def begin(layer: Growing, k: Tensor, v: Tensor) -> None:
     """Empty keys and values like k, v [B, H_kv, s, d]."""
     layer.dtype, layer.device = k.dtype, k.device
@@ -162,6 +186,7 @@ def begin(layer: Growing, k: Tensor, v: Tensor) -> None:
 
 def append(layer: Growing, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The layer's keys and values, and k, v [B, H_kv, s, d] after them; a gradient needs memory of its own."""
+    check_rows(len(layer.keys), len(k))
     if torch.is_grad_enabled() and any(each.requires_grad for each in (k, v, layer.keys, layer.values)):
         return torch.cat([layer.keys, k], 2), torch.cat([layer.values, v], 2)
     of_keys, of_values = layer.rooms

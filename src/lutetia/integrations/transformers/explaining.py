@@ -246,7 +246,7 @@ def prompt_tokens(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]]) -> 
             tokens = tokens[:, :-1]
     else:
         if tokenizer.chat_template is None:
-            fail("prompt", "a list of messages", "a text, because the tokenizer has no chat template")
+            raise ArgumentError("the prompt is a list of messages, and the tokenizer has no chat template: expected a text")
         try:
             told = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)
         except Exception as error:  # a template raises what it likes

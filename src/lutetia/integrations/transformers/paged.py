@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from lutetia.attention import FEW_ACTIVE, PagedKVCache, check_int, decode_attention
+from lutetia.attention import MAX_ACTIVE, PagedKVCache, check_int, decode_attention
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.attention import full_attention_layers
+from lutetia.integrations.transformers.cache import check_new_tokens, check_rows
 
 
 class PagedLayer(CacheLayerMixin):
@@ -38,14 +39,15 @@ class PagedLayer(CacheLayerMixin):
         """Append key_states, value_states [B, H_kv, s, d]; returns these, with the layer, which attends to its pages itself."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        check_rows(len(self.rows), len(key_states))
         s = key_states.shape[2]
         if self.length + s > self.max_length:
             raise ArgumentError(
                 f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than max_length "
                 f"{self.max_length} in total"
             )
-        if self.length and s > FEW_ACTIVE:
-            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a PagedCache")
+        if self.length and s > MAX_ACTIVE:
+            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {MAX_ACTIVE} at a time in a PagedCache")
         self.pool.append(self.rows, key_states, value_states)
         if self.length:
             key_states = key_states[:]  # a tensor of its own, to carry the layer to the attention function
@@ -61,6 +63,7 @@ class PagedLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """All keys, from the first on."""
+        check_new_tokens(self.length, query_length)
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -103,10 +106,8 @@ class PagedLayer(CacheLayerMixin):
             self.choose_rows(indices.tolist())
 
     def reset(self) -> None:
-        """Forget all tokens."""
-        self.length = 0
-        for row in self.rows:
-            self.pool.truncate(row, 0)
+        """Forget all tokens, and how many rows there were."""
+        self.length, self.rows, self.is_initialized = 0, [], False
 
 
 class PagedCache(Cache):

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, distributed
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from lutetia.attention import FEW_ACTIVE, check_int
+from lutetia.attention import MAX_ACTIVE, check_int
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.attention import full_attention_layers
+from lutetia.integrations.transformers.cache import check_new_tokens, check_rows
 
 
 class ShardedLayer(CacheLayerMixin):
@@ -41,14 +42,15 @@ class ShardedLayer(CacheLayerMixin):
         """Keep this rank's part of a prompt [B, H_kv, s, d]; later tokens are written by the attention."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        check_rows(len(self.keys), len(key_states))
         s, ranks = key_states.shape[2], distributed.get_world_size(self.group)
         if self.length + s > ranks * self.room:
             raise ArgumentError(
                 f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than "
                 f"max_length {ranks * self.room} in total"
             )
-        if self.length and s > FEW_ACTIVE:
-            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a ShardedCache")
+        if self.length and s > MAX_ACTIVE:
+            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {MAX_ACTIVE} at a time in a ShardedCache")
         if self.length == 0:
             first = self.rank * self.room
             mine = slice(min(first, s), min(first + self.room, s))
@@ -71,6 +73,7 @@ class ShardedLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """All keys, from the first on."""
+        check_new_tokens(self.length, query_length)
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -86,8 +89,8 @@ class ShardedLayer(CacheLayerMixin):
         self.length -= abs(tokens_to_remove)
 
     def reset(self) -> None:
-        """Forget all tokens."""
-        self.length = 0
+        """Forget all tokens, and how many rows there were."""
+        self.length, self.is_initialized = 0, False
 
 
 class ShardedCache(Cache):
