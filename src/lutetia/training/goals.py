@@ -71,7 +71,7 @@ class Classes:
         return missing, curvature
 
     def held(self, residuals: Residuals) -> Array:
-        """How much samples count where anchors are chosen, [n]."""
+        """How much samples count where anchors are chosen, float32 [n]."""
         return self.weight
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
@@ -103,7 +103,7 @@ class Numbers:
         return (self.y - scores[:, 0])[:, None] * self.weight[:, None], None
 
     def held(self, residuals: Residuals) -> Array:
-        """How much samples count where anchors are chosen, [n]."""
+        """How much samples count where anchors are chosen, float32 [n]."""
         return self.weight
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
@@ -158,7 +158,7 @@ class Counts(Numbers):
     def held(self, residuals: Residuals) -> Array:
         """The curvature, as a multiple of that of the mean: a sample with a large mean tells more."""
         assert residuals[1] is not None
-        return residuals[1][:, 0] / self._mean()
+        return (residuals[1][:, 0] / self._mean()).astype(np.float32)
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
         """The rows [R, 1] of a table: log(Σ y / Σ mean) of their samples, with some more that have the mean of all."""
@@ -179,7 +179,7 @@ class Curved(Numbers):
     def held(self, residuals: Residuals) -> Array:
         """The curvature, as a multiple of the mean."""
         assert residuals[1] is not None
-        return residuals[1][:, 0] / self._mean_curvature(residuals[1])
+        return (residuals[1][:, 0] / self._mean_curvature(residuals[1])).astype(np.float32)
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
         """The rows [R, 1] of a table by Newton's step, with some more samples that have the mean curvature and no slope."""
