@@ -17,7 +17,8 @@ from lutetia._shared.compiled import jit
 from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
 from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked, way_of
-from lutetia.training.goals import Goal, Residuals, Step
+from lutetia.training.goal_loops import add_rows, read_cells
+from lutetia.training.goals import Goal, Step, useful_threads
 from lutetia.training.monotone import directions, make_monotone
 
 Array = np.ndarray[Any, Any]
@@ -121,7 +122,7 @@ def boost(
     if signs is not None:
         draw = constrained(draw, random, tops, signs, missing_asked(codes, signs))
     chooser = AnchorSearch(codes, settings.n_anchors, draw, None if signs is None else way_of(signs, k))
-    every = np.arange(n, dtype=np.uint32)
+    every, cells, threads = np.arange(n, dtype=np.uint32), np.empty(n, np.uint16), useful_threads(n, settings.threads)
     losses: dict[str, list[float]] = {"train": [], "valid": []}
     best, waited, count = (np.inf, settings.n_tables), 0, settings.n_tables
     for table in range(settings.n_tables):
@@ -129,12 +130,12 @@ def boost(
         rows = random.choice(every, settings.rows, replace=False, shuffle=False) if n > settings.rows else every
         anchors[table] = chooser.choose(rows, residuals[0], _direction(k, random), goal.held(residuals))
         one = slice(table, table + 1)
-        cells = np.empty(n, np.int64)
-        spread(settings.threads if n > BLOCK * 16 else 1, n, _cells, codes, anchors[table], cells)
+        spread(threads, n, read_cells, codes, anchors[table], cells)
         goal.fill(cells, scores, residuals, settings.step, weight[table])
         if signs is not None:
-            make_monotone(weight[table], _held(cells, residuals, goal, weight.shape[1]), directions(anchors[table], signs))
-        scores += weight[table][cells]
+            held_by = goal.sums(cells, residuals, weight.shape[1])[1]
+            make_monotone(weight[table], held_by, directions(anchors[table], signs))
+        spread(threads, n, add_rows, weight[table], cells, scores)
         if valid is not None and held is not None:
             score(valid.codes, anchors[one], weight[one], held, settings.threads)
         if (table + 1) % BETWEEN == 0 or table + 1 == settings.n_tables:
@@ -161,27 +162,21 @@ def refit(
     of the first tables of a fit has learned little. These rounds make up for the tables that are left out. See `boost` for signs.
     """
     n, weight = codes.shape[1], weight.astype(np.float64)
-    scores, step, cells = np.zeros((n, goal.n_outputs)), np.empty(weight.shape[1:]), np.empty(n, np.int64)
+    scores, step, cells = np.zeros((n, goal.n_outputs)), np.empty(weight.shape[1:]), np.empty(n, np.uint16)
+    threads = useful_threads(n, settings.threads)
     score(codes, anchors, weight, scores, settings.threads)
     for turn in range(rounds):
         table = turn % len(anchors)
-        spread(settings.threads if n > BLOCK * 16 else 1, n, _cells, codes, anchors[table], cells)
+        spread(threads, n, read_cells, codes, anchors[table], cells)
         residuals = goal.residuals(scores)
         goal.fill(cells, scores, residuals, settings.step, step)
         if signs is not None:  # the rows are to be monotone, not the step
             step += weight[table]
-            make_monotone(step, _held(cells, residuals, goal, len(step)), directions(anchors[table], signs))
+            make_monotone(step, goal.sums(cells, residuals, len(step))[1], directions(anchors[table], signs))
             step -= weight[table]
         weight[table] += step
-        scores += step[cells]
+        spread(threads, n, add_rows, step, cells, scores)
     return weight
-
-
-def _held(cells: Array, residuals: Residuals, goal: Goal, n_rows: int) -> Array:
-    """How much the samples of each row of a table count, float64 [n_rows, K]: by the curvature of the loss."""
-    _, curvature = residuals
-    by_output = np.repeat(goal.weight[:, None], goal.n_outputs, 1) if curvature is None else curvature
-    return np.stack([np.bincount(cells, column, n_rows) for column in by_output.T], 1)
 
 
 def _direction(n_outputs: int, random: np.random.Generator) -> Array:
@@ -197,23 +192,6 @@ def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: i
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------
-
-
-@jit(nogil=True)
-def _cells(codes, anchors, cells, begin, end):  # type: ignore[no-untyped-def]
-    """The row that each of a range of samples reads of one table."""
-    cells[begin:end] = 0
-    n_inputs = codes.shape[0]
-    for place in range(len(anchors)):
-        left = codes[anchors[place, 0]]
-        if anchors[place, 1] >= n_inputs:
-            constant = anchors[place, 1] - n_inputs
-            for sample in range(begin, end):
-                cells[sample] |= np.int64(left[sample] > constant) << place
-        else:
-            right = codes[anchors[place, 1]]
-            for sample in range(begin, end):
-                cells[sample] |= np.int64(left[sample] > right[sample]) << place
 
 
 @jit(nogil=True)
