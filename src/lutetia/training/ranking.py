@@ -24,7 +24,8 @@ from lutetia.training.goals import Curved, Residuals, useful_threads
 Array = np.ndarray[Any, Any]
 TOP = 30  # places: a pair counts if one of its rows is there, and NDCG is that of these places
 LEAST_APART = 0.01  # of two scores
-FEW = 32  # rows that are sorted by insertion
+MOST_STEPS = np.uint64(32)  # of a sort by insertion, for each row
+OWN, GAIN, PULL, CURVATURE, FORCE, BEND = (np.uint64(k) for k in range(6))  # of the rows of a query, while pairs are added up
 MEASURED_AT = (5, AT)
 
 
@@ -48,12 +49,13 @@ class Rankings(Curved):
 
     @cached_property
     def _ranked(self) -> tuple[Array, ...]:
-        """What pulls need besides the scores: the gain of each row, the queries, what places count, and the best DCG of each."""
+        """What pulls need besides the scores: the gain of each row, the rows of the queries, in the order of the last scores, what
+        places count, and the best DCG of each."""
         order, starts = self.queries.order, self.queries.starts
         discounts = 1 / np.log2(np.arange(np.diff(starts).max(initial=0)) + 2.0)
         ideals = np.zeros(len(self.queries))
         _ideals(gains_of(self.y), order, starts, discounts, ideals)
-        return gains_of(self.y), order, starts, discounts, ideals
+        return gains_of(self.y), order.copy(), starts, discounts, ideals
 
     def loss(self, scores: Array) -> float:
         """What NDCG@10 lacks to 1, the mean over queries."""
@@ -91,77 +93,79 @@ def _ideals(gains, order, starts, discounts, ideals):
 @kernel
 def _pulls(ranked, scores, pull, curvature, begin, end):
     """The pulls on the scores [n] of a range of queries, and their curvature, [n] each."""
-    gains, order, starts, discounts, ideals = ranked
+    gains, rows, starts, discounts, ideals = ranked
     longest = 0
     for query in range(begin, end):
         longest = max(longest, starts[query + 1] - starts[query])
     room = np.empty((6, longest))
     for query in range(begin, end):
         if ideals[query] > 0:
-            rows = order[starts[query] : starts[query + 1]]
-            _pull_query(rows, gains, scores, discounts, ideals[query], room)
-            for place in range(len(rows)):
-                row = U(rows[place])
-                pull[row], curvature[row] = room[0, place], room[1, place]
+            first, n = U(starts[query]), U(starts[query + 1] - starts[query])
+            _sort(rows, first, n, scores, room)
+            for place in range(n):
+                room[GAIN, place] = gains[U(rows[first + place])]
+                room[PULL, place], room[CURVATURE, place] = 0.0, 0.0
+            factor = _pull_query(n, discounts, ideals[query], room)
+            for place in range(n):
+                row = U(rows[first + place])
+                pull[row], curvature[row] = factor * room[PULL, place], factor * room[CURVATURE, place]
 
 
 @jit
-def _pull_query(rows, gains, scores, discounts, ideal, room):
-    """The pulls on the rows of a query and their curvature, room[0] and room[1]; the rest of it [6, rows] is used up."""
-    n = len(rows)
-    own, other, curved, pulled = room[2, :n], room[3, :n], room[4, :n], room[5, :n]
-    places = _descending(rows, scores)
-    for place in range(n):
-        own[place], other[place] = scores[rows[places[place]]], gains[rows[places[place]]]
-        curved[place], pulled[place] = 0.0, 0.0
-    is_apart, total = own[0] > own[n - 1], 0.0
-    force, bend = room[0, :n], room[1, :n]  # of the pairs of one row, those below it
-    for high in range(min(TOP, n)):
-        for low in range(U(high + 1), U(n)):
-            apart, gain = own[high] - own[low], other[high] - other[low]
-            change = abs(gain) * (discounts[high] - discounts[low]) / ideal
-            change /= LEAST_APART + apart if is_apart else 1.0
-            power = exp_double(-apart)
-            wrong = (power if gain > 0 else 1.0) / (1 + power)  # the chance that RankNet gives the wrong order
-            force[low] = change * wrong if gain > 0 else -change * wrong
-            bend[low] = change * wrong * (1 - wrong)
-        for low in range(U(high + 1), U(n)):
-            pulled[low] -= force[low]
-            curved[low] += bend[low]
-        pulled[high] += _sum(force[high + 1 :])
-        curved[high] += _sum(bend[high + 1 :])
-        total += 2 * _sum_of_sizes(force[high + 1 :])
-    factor = np.log2(1 + total) / total if total > 0 else 1.0
-    for place in range(n):
-        force[places[place]], bend[places[place]] = factor * pulled[place], factor * curved[place]
+def _sort(rows, first, n, scores, room):
+    """Sort the rows of a query by their scores, the highest first, of equal ones the first row; with their scores.
+
+    They lie as the last table left them, nearly in order: so by insertion, unless that takes too many steps.
+    """
+    left = MOST_STEPS * n
+    for number in range(n):
+        row, place = rows[first + number], number
+        score = scores[U(row)]
+        while place > 0 and (room[OWN, place - U(1)] < score or (room[OWN, place - U(1)] == score and rows[first + place - U(1)] > row)):
+            rows[first + place], room[OWN, place] = rows[first + place - U(1)], room[OWN, place - U(1)]
+            place -= U(1)
+            left -= U(1) if left > 0 else U(0)
+        rows[first + place], room[OWN, place] = row, score
+        if left == 0:
+            break
+    if left == 0:
+        own = np.sort(rows[first : first + n])
+        places = np.argsort(-scores[own], kind="mergesort")
+        for place in range(n):
+            rows[first + place] = own[U(places[place])]
+            room[OWN, place] = scores[U(rows[first + place])]
 
 
 @jit
-def _descending(rows, scores):
-    """The places of rows by their scores, the highest first; of equal ones the first."""
-    if len(rows) > FEW:
-        return np.argsort(-scores[rows], kind="mergesort")
-    places = np.empty(len(rows), np.int64)
-    for number in range(len(rows)):
-        place = number
-        while place > 0 and scores[rows[places[place - 1]]] < scores[rows[number]]:
-            places[place] = places[place - 1]
-            place -= 1
-        places[place] = number
-    return places
+def _pull_query(n, discounts, ideal, room):
+    """The pulls of the pairs of n rows in order, added up, and their curvature; returns by what they are to be multiplied."""
+    is_apart, total = room[OWN, U(0)] > room[OWN, n - U(1)], 0.0
+    least, times = (LEAST_APART, 1.0) if is_apart else (1.0, 0.0)
+    for high in range(min(U(TOP), n)):
+        score, gain, discount = room[OWN, high], room[GAIN, high], discounts[high]
+        for low in range(high + U(1), n):
+            apart, more = score - room[OWN, low], gain - room[GAIN, low]
+            power, distance = exp_double(-apart), least + times * apart
+            change = more * (discount - discounts[low]) / (ideal * distance * (1 + power))
+            part = power if more > 0 else 1.0  # over 1 + power, the chance that RankNet gives the wrong order
+            room[FORCE, low] = change * part
+            room[BEND, low] = abs(change) * power / (1 + power)
+        for low in range(high + U(1), n):
+            room[PULL, low] -= room[FORCE, low]
+            room[CURVATURE, low] += room[BEND, low]
+        pulled, curved, size = _sums(room, high + U(1), n)
+        room[PULL, high] += pulled
+        room[CURVATURE, high] += curved
+        total += 2 * size
+    return np.log2(1 + total) / total if total > 0 else 1.0
 
 
 @jit_any_order
-def _sum(values):
-    total = 0.0
-    for place in range(len(values)):
-        total += values[place]
-    return total
-
-
-@jit_any_order
-def _sum_of_sizes(values):
-    total = 0.0
-    for place in range(len(values)):
-        total += abs(values[place])
-    return total
+def _sums(room, begin, end):
+    """Σ of the forces, of the bends, and of the sizes of the forces."""
+    force, bend, size = 0.0, 0.0, 0.0
+    for place in range(begin, end):
+        force += room[FORCE, place]
+        bend += room[BEND, place]
+        size += abs(room[FORCE, place])
+    return force, bend, size
