@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from lutetia._shared.compiled import jit
+from lutetia._shared.loops import U, kernel
 from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
 from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked, way_of
-from lutetia.training.goal_loops import add_rows, read_cells
+from lutetia.training.goal_loops import BLOCK, add_rows, cells_of, read_cells
 from lutetia.training.goals import Goal, Step, useful_threads
 from lutetia.training.monotone import directions, make_monotone
 
 Array = np.ndarray[Any, Any]
 N_CONSTANTS = 255  # thresholds 0 to 254: code > t
-BLOCK = 256  # samples that stay in the cache while all tables are asked
 BETWEEN = 10  # tables from one look at the validation data to the next
 
 
@@ -194,31 +193,16 @@ def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: i
 # ---- loops -----------------------------------------------------------------------------------------------------------
 
 
-@jit(nogil=True)
+@kernel
 def _score(codes, anchors, weight, scores, begin, end):  # type: ignore[no-untyped-def]
     """All tables for a range of blocks."""
-    n_inputs, n = codes.shape
-    n_tables, n_anchors, _ = anchors.shape
-    k = weight.shape[2]
     cells = np.empty(BLOCK, np.uint16)
     for block in range(begin, end):
-        first = block * BLOCK
-        size = min(BLOCK, n - first)
-        for table in range(n_tables):
-            cells[:] = 0
-            for place in range(n_anchors):
-                left = codes[anchors[table, place, 0], first : first + size]
-                bit = np.uint16(1 << place)
-                if anchors[table, place, 1] >= n_inputs:
-                    constant = np.uint8(anchors[table, place, 1] - n_inputs)
-                    for at in range(size):
-                        cells[at] |= bit if left[at] > constant else np.uint16(0)
-                else:
-                    right = codes[anchors[table, place, 1], first : first + size]
-                    for at in range(size):
-                        cells[at] |= bit if left[at] > right[at] else np.uint16(0)
-            own = weight[table]
-            for at in range(size):
-                cell = cells[at]
-                for output in range(k):
-                    scores[first + at, output] += own[cell, output]
+        first, last = block * BLOCK, min((block + 1) * BLOCK, codes.shape[1])
+        for table in range(len(anchors)):
+            cells_of(codes, first, anchors[table], cells[: last - first])
+            rows = weight[table]
+            for at in range(U(last - first)):
+                cell = U(cells[at])
+                for output in range(U(weight.shape[2])):
+                    scores[U(first) + at, output] += rows[cell, output]

@@ -19,20 +19,25 @@ BLOCK = 256  # samples that stay in the cache
 @kernel
 def read_cells(codes, anchors, cells, begin, end):
     """The row that each of a range of samples reads of one table: codes uint8 [F, n], anchors [A, 2] -> cells uint16 [n]."""
-    n_inputs = len(codes)
-    own = cells[begin:end]
-    for at in range(len(own)):
-        own[at] = 0
+    cells_of(codes, begin, anchors, cells[begin:end])
+
+
+@jit
+def cells_of(codes, first, anchors, cells):
+    """The same of as many samples as there are cells, from the first on."""
+    n_inputs, last = len(codes), first + len(cells)
+    for at in range(len(cells)):
+        cells[at] = 0
     for place in range(len(anchors)):
-        bit, left = np.uint16(1 << place), codes[anchors[place, 0], begin:end]
+        bit, left = np.uint16(1 << place), codes[anchors[place, 0], first:last]
         if anchors[place, 1] >= n_inputs:
             constant = np.uint8(anchors[place, 1] - n_inputs)
-            for at in range(len(own)):
-                own[at] |= bit if left[at] > constant else np.uint16(0)
+            for at in range(len(cells)):
+                cells[at] |= bit if left[at] > constant else np.uint16(0)
         else:
-            right = codes[anchors[place, 1], begin:end]
-            for at in range(len(own)):
-                own[at] |= bit if left[at] > right[at] else np.uint16(0)
+            right = codes[anchors[place, 1], first:last]
+            for at in range(len(cells)):
+                cells[at] |= bit if left[at] > right[at] else np.uint16(0)
 
 
 @kernel
