@@ -54,10 +54,10 @@ class Cells(NamedTuple):
 def room_of(m: int, n_groups: int) -> Sample:
     """Room for m samples of so many words."""
     padded = -(-m // GROUP) * GROUP
-    numbers = [np.zeros(m + PAD, np.int16) for _ in range(2)]
+    target, weight = np.zeros((2, m + PAD), np.int16)
+    entries, spilled = np.zeros((2, m), np.uint64)
     codes = np.concatenate([np.zeros(GROUP * n_groups * (padded + PAD), np.uint8), np.repeat(THRESHOLDS, LANES)])
-    entries = [np.zeros(m, np.uint64) for _ in range(2)]
-    return Sample(*entries, np.zeros(padded, np.uint32), *numbers, codes, padded + PAD, np.zeros(m))
+    return Sample(entries, spilled, np.zeros(padded, np.uint32), target, weight, codes, padded + PAD, np.zeros(m))
 
 
 def room_of_cells(n_anchors: int) -> Cells:

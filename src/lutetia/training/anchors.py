@@ -46,7 +46,8 @@ class AnchorSearch:
         unit = pack(missing, direction, held, rows, self.sample)
         candidates, ways = next(self.asked)
         anchors = np.empty((self.n_anchors, 2), np.int64)
-        search(self.words, self.n_inputs, self.sample, self.cells, (candidates, ways, np.empty(candidates.shape[1]), anchors), unit)
+        asked = candidates, ways, np.empty(candidates.shape[1]), anchors
+        search(self.words, self.n_inputs, self.sample, self.cells, asked, unit)
         return anchors
 
 

@@ -105,8 +105,8 @@ class Classes:
 
     def loss(self, scores: Array) -> float:
         """The mean cross-entropy in nats."""
-        losses = np.zeros(-(-len(scores) // CHUNK))
-        spread(useful_threads(len(scores), self.threads), len(losses), class_losses, scores.astype(np.float64), self.y, self.weight, losses)
+        losses, threads = np.zeros(-(-len(scores) // CHUNK)), useful_threads(len(scores), self.threads)
+        spread(threads, len(losses), class_losses, scores.astype(np.float64, copy=False), self.y, self.weight, losses)
         return float(losses.sum() / self.weight.sum(dtype=np.float64))
 
 

@@ -7,6 +7,8 @@ LightGBM does it (its `lambdarank_norm`), that is divided by |d|, so that pairs 
 add up to s counts log2(1 + s), so that long queries do not.
 """
 
+# mypy: disable-error-code=no-untyped-def
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -49,8 +51,8 @@ class Rankings(Curved):
 
     @cached_property
     def _ranked(self) -> tuple[Array, ...]:
-        """What pulls need besides the scores: the gain of each row, the rows of the queries, in the order of the last scores, what
-        places count, and the best DCG of each."""
+        """What pulls need besides the scores: the gain of each row, the rows of the queries in the order of the last scores, what
+        places count, and the best DCG of each query."""
         order, starts = self.queries.order, self.queries.starts
         discounts = 1 / np.log2(np.arange(np.diff(starts).max(initial=0)) + 2.0)
         ideals = np.zeros(len(self.queries))
@@ -121,8 +123,11 @@ def _sort(rows, first, n, scores, room):
     for number in range(n):
         row, place = rows[first + number], number
         score = scores[U(row)]
-        while place > 0 and (room[OWN, place - U(1)] < score or (room[OWN, place - U(1)] == score and rows[first + place - U(1)] > row)):
-            rows[first + place], room[OWN, place] = rows[first + place - U(1)], room[OWN, place - U(1)]
+        while place > 0:
+            other, before = rows[first + place - U(1)], room[OWN, place - U(1)]
+            if before > score or (before == score and other < row):
+                break
+            rows[first + place], room[OWN, place] = other, before
             place -= U(1)
             left -= U(1) if left > 0 else U(0)
         rows[first + place], room[OWN, place] = row, score

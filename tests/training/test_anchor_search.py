@@ -118,6 +118,25 @@ def test_constrained_candidates_ask_what_signs_allow() -> None:
 
 
 @pytest.mark.parametrize("n_classes", [1, 2, 3])
+def test_sums_over_more_samples_than_a_chunk_are_those_of_numpy(n_classes: int) -> None:
+    random, n = np.random.default_rng(0), CHUNK + 300
+    cells, scores = random.integers(0, 8, n).astype(np.uint16), random.normal(size=(n, n_classes))
+    y, weight = random.integers(0, max(n_classes, 2), n), random.random(n).astype(np.float32)
+    powers = np.exp(scores)
+    chance, lacking = powers / powers.sum(1, keepdims=True), np.eye(max(n_classes, 2))[y][:, :n_classes]
+    if n_classes == 1:
+        goal, missing, curved = Numbers(y.astype(np.float64), weight), y[:, None] - scores, np.ones((n, 1))
+    else:
+        goal, missing, curved = Classes(y, n_classes, weight), lacking - chance, chance * (1 - chance)
+        loss = -np.average(np.log(chance[np.arange(n), y]), weights=weight)
+        assert goal.loss(scores) == pytest.approx(loss, rel=1e-9)
+    found = goal.sums(cells, goal.residuals(scores), 8)
+    for values, sums in zip((missing, curved), found, strict=True):
+        wanted = [np.bincount(cells, column * weight, 8) for column in values.T]
+        np.testing.assert_allclose(sums, np.stack(wanted, 1), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [1, 2, 3])
 def test_two_threads_fit_the_same_tables(n_classes: int) -> None:
     random = np.random.default_rng(0)
     codes = random.integers(0, 50, (3, 2 * CHUNK + 77)).astype(np.uint8)
