@@ -37,36 +37,6 @@ def test_each_anchor_is_the_best_of_its_candidates_given_those_before(k: int) ->
         cells = 2 * cells + (both[anchor[0]] > both[anchor[1]])
 
 
-def pooled_gain(cells: np.ndarray, bits: np.ndarray, target: np.ndarray, weight: np.ndarray, way: int) -> float:
-    """The same of cells in halves, which count as one where the smoothed mean of the second goes against `way`."""
-    total = 0.0
-    for cell in set(cells.tolist()):
-        halves = [(cells == cell) & (bits == bit) for bit in (False, True)]
-        below, above = (target[half].sum() / (weight[half].sum() + 1) for half in halves)
-        is_split = way * (above - below) >= 0
-        total += gain(
-            bits[cells == cell] if is_split else np.zeros((cells == cell).sum()), target[cells == cell], weight[cells == cell]
-        )
-    return total
-
-
-def test_an_anchor_gains_nothing_where_it_goes_against_its_way() -> None:
-    random = np.random.default_rng(1)
-    x, target, weight = random.normal(size=(4, 60)), random.normal(size=(60, 1)), random.random(60).astype(np.float32)
-    candidates = np.array([[a, 4 + t] for a in range(4) for t in range(3)])
-    constants, rows = np.array([0.4, 0.0, -0.4]), np.arange(60)
-    signs = np.array([1, -1, 1, 0], np.int8)
-    chosen = Chooser(x, constants, lambda: candidates, way=lambda drawn: signs[drawn[:, 0]]).choose(3, rows, target, weight)
-    free = Chooser(x, constants, lambda: candidates).choose(3, rows, target, weight)
-    assert not np.array_equal(chosen, free)
-    cells = np.zeros(60, np.int64)
-    for left, right in chosen.tolist():
-        gains = [pooled_gain(cells, x[a] > constants[t - 4], target, weight, signs[a]) for a, t in candidates.tolist()]
-        bits = x[left] > constants[right - 4]
-        assert pooled_gain(cells, bits, target, weight, signs[left]) == pytest.approx(max(gains))
-        cells = 2 * cells + bits
-
-
 @pytest.mark.parametrize("kind", ["pairs", "thresholds", "mixed"])
 def test_anchors_fit_a_layer_and_find_the_input_that_matters(kind: str) -> None:
     x = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))

@@ -1,13 +1,17 @@
-"""Exponentials and logarithms for compiled loops over many float32 at once: calls to the C library would not be vectorised."""
+"""Exponentials and logarithms for compiled loops over many numbers at once: calls to the C library would not be vectorised."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from lutetia._shared.compiled import ir, numba
-from lutetia._shared.loops import extending
+from lutetia._shared.loops import extending, jit_inline
+
+ROUNDING = 6755399441055744.0  # 1.5 · 2**52: added to a float64, it leaves a whole number in the last bits
+TERMS = tuple(1 / math.factorial(k) for k in range(11, -1, -1))  # of the series of e**r, after 1/12!
 
 
 @extending.intrinsic
@@ -48,6 +52,33 @@ def _exp_negative(z: Any) -> Any:
         return p * float_of_bits((np.int32(n) + np.int32(127)) << np.int32(23))
 
     return by_series
+
+
+@extending.intrinsic
+def double_of_bits(typing: Any, bits: Any) -> Any:
+    """The float64 with these bits, an int64."""
+    cast = lambda context, builder, signature, args: builder.bitcast(args[0], ir.DoubleType())  # noqa: E731
+    return numba.types.float64(numba.types.int64), cast
+
+
+@extending.intrinsic
+def bits_of_double(typing: Any, value: Any) -> Any:
+    """The bits of a float64, as an int64."""
+    cast = lambda context, builder, signature, args: builder.bitcast(args[0], ir.IntType(64))  # noqa: E731
+    return numba.types.int64(numba.types.float64), cast
+
+
+@jit_inline
+def exp_double(z: Any) -> Any:
+    """e**z for a float64 z <= 0, within 3e-16 of it; below -708 it is e**-708. Not for loops that may reorder sums."""
+    z = max(z, -708.0)
+    shifted = z * 1.4426950408889634 + ROUNDING  # its last bits are the exponent
+    n = shifted - ROUNDING
+    r = (z - n * 0.6931471803691238) - n * 1.9082149292705877e-10  # ln 2 in two parts, the first exact times n
+    p = 1 / 479001600
+    for term in TERMS:
+        p = p * r + term
+    return p * double_of_bits((bits_of_double(shifted) << 52) + (1023 << 52))
 
 
 def log_positive(p: Any) -> Any:

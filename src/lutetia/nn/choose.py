@@ -2,7 +2,7 @@
 
 Each anchor is the best of a few candidates: the one whose comparison, together with those chosen before it for the same detector,
 leaves the least variance of the target within the cells. For classes as one-hot rows this is the gini gain, for numbers the
-reduction of variance, and for the residuals of a model the step of gradient boosting.
+reduction of variance.
 """
 
 from __future__ import annotations
@@ -77,14 +77,12 @@ def choose_anchors(
 
 @dataclass(frozen=True, eq=False)
 class Chooser:
-    """x [n_inputs, n] and the constants to compare with; `draw()` gives candidates int64 [c, 2]. `way` says of candidates, int8
-    [c], whether the mean of the target may only rise (1) or fall (-1) where a comparison is true; 0 is either."""
+    """x [n_inputs, n] and the constants to compare with; `draw()` gives candidates int64 [c, 2]."""
 
     x: Array
     constants: Array
     draw: Callable[[], Array]
     threads: int = 1
-    way: Callable[[Array], Array] | None = None
 
     def choose(self, n_anchors: int, rows: Array, target: Array, weight: Array) -> Array:
         """The anchors of one detector, int64 [n_anchors, 2], one after another.
@@ -99,9 +97,8 @@ class Chooser:
             candidates = self.draw()
             x, numbered = self._compared(candidates, rows)
             gains = np.empty(len(candidates))
-            way = np.zeros(len(candidates), np.int8) if self.way is None else self.way(candidates)
             threads = self.threads if len(rows) * len(candidates) >= WORTH_THREADS else 1
-            spread(threads, len(candidates), loops.gains, x, self.constants, numbered, way, starts, target, weight, gains)
+            spread(threads, len(candidates), loops.gains, x, self.constants, numbered, starts, target, weight, gains)
             # The first of those that are equal but for rounding, whatever the order of the samples.
             best = int(np.argmax(gains >= gains.max() * (1 - EQUAL)))
             anchors[place] = candidates[best]

@@ -19,11 +19,10 @@ def gather(x, inputs, rows, own):  # type: ignore[no-untyped-def]
 
 
 @jit(nogil=True, fastmath=True)
-def gains(x, constants, candidates, way, starts, target, weight, found, begin, end):  # type: ignore[no-untyped-def]
+def gains(x, constants, candidates, starts, target, weight, found, begin, end):  # type: ignore[no-untyped-def]
     """How much of the target [k, m] candidates explain: Σ over cells of (Σ target)² / (Σ weight + smoothing).
 
-    x [n_inputs, m]; cell c holds the samples from starts[c] to starts[c + 1]. Halves of a cell that go against the `way` of a
-    candidate count as one: they would be pooled.
+    x [n_inputs, m]; cell c holds the samples from starts[c] to starts[c + 1].
     """
     (k, m), n_cells = target.shape, len(starts) - 1
     sums, held = np.empty((k, n_cells)), np.empty(n_cells)
@@ -42,10 +41,7 @@ def gains(x, constants, candidates, way, starts, target, weight, found, begin, e
             for d in range(k):
                 own = _sum(target[d, one], bits[one])
                 others, below = sums[d, cell] - own, held[cell] - above
-                if way[number] * (own * (below + SMOOTHING) - others * (above + SMOOTHING)) < 0:
-                    gain += sums[d, cell] * sums[d, cell] / (held[cell] + SMOOTHING)
-                else:
-                    gain += own * own / (above + SMOOTHING) + others * others / (below + SMOOTHING)
+                gain += own * own / (above + SMOOTHING) + others * others / (below + SMOOTHING)
         found[number] = gain
 
 

@@ -13,12 +13,15 @@ import numpy as np
 
 from lutetia._shared.compiled import jit
 from lutetia._shared.losses import Loss
+from lutetia._shared.threads import spread
+from lutetia.training.goal_loops import CHUNK, class_losses, class_residuals, class_sums, number_sums
 
 Array = np.ndarray[Any, Any]
 Residuals = tuple[Array, Array | None]  # of the scores, and the curvature of the loss where it is not the weight
 SQUARED = Loss()
 MORE_COUNTS = 4.0  # times the smoothing: counts vary more than by Poisson's law, so their means are less certain
 LEAST_MEAN = 1e-9  # of counts
+LEAST = 1e-12  # curvature of a row without samples
 LEAST_SMOOTHING = 1e-3  # samples: the row of counts that are all 0 would be minus infinity
 
 
@@ -30,8 +33,22 @@ class Step:
     smoothing: float
 
 
+def useful_threads(n: int, threads: int) -> int:
+    """How many threads go over n samples, of those that may: fewer samples take less time than it takes to wake a thread."""
+    return threads if n >= 2 * CHUNK else 1
+
+
+def sums_of(loop: Any, samples: tuple[Array, Array, Array], n_rows: int, threads: int) -> Array:
+    """Σ missing [n, K] and Σ of the curvature that a loop makes of `held` [n], of the samples of each row, which their cells [n]
+    say: [2, n_rows, K]. `samples` are cells, missing and held."""
+    n, n_outputs = samples[1].shape
+    parts = np.zeros((-(-n // CHUNK), 2, n_rows, n_outputs))
+    spread(useful_threads(n, threads), len(parts), loop, *samples, parts)
+    return parts.sum(0)
+
+
 class Goal(Protocol):
-    """What tables are fitted to; scores are float64 [n, n_outputs], cells int64 [n] say which row each sample reads."""
+    """What tables are fitted to; scores are float64 [n, n_outputs], cells uint16 [n] say which row each sample reads."""
 
     @property
     def n_outputs(self) -> int: ...
@@ -42,6 +59,8 @@ class Goal(Protocol):
     def start(self) -> Array: ...
 
     def residuals(self, scores: Array) -> Residuals: ...
+
+    def sums(self, cells: Array, residuals: Residuals, n_rows: int) -> Array: ...
 
     def held(self, residuals: Residuals) -> Array: ...
 
@@ -57,6 +76,7 @@ class Classes:
     y: Array
     n_outputs: int
     weight: Array
+    threads: int = 1
 
     def start(self) -> Array:
         """The logits of the classes' shares, float64 [n_outputs]."""
@@ -65,24 +85,29 @@ class Classes:
         return logits - logits.mean()
 
     def residuals(self, scores: Array) -> Residuals:
-        """The residuals, and the curvature of the loss: float64 [n, n_outputs] each."""
-        missing, curvature = np.empty_like(scores), np.empty_like(scores)
-        _softmax_gradients(scores, self.y, self.weight, missing, curvature)
-        return missing, curvature
+        """The residuals, float64 [n, n_outputs], of which the curvature follows."""
+        missing = np.empty_like(scores)
+        spread(useful_threads(len(scores), self.threads), len(scores), class_residuals, scores, self.y, self.weight, missing)
+        return missing, None
+
+    def sums(self, cells: Array, residuals: Residuals, n_rows: int) -> Array:
+        """Σ residuals and Σ curvature of the samples of each row, float64 [2, n_rows, n_outputs]."""
+        return sums_of(class_sums, (cells, residuals[0], self.weight), n_rows, self.threads)
 
     def held(self, residuals: Residuals) -> Array:
-        """How much samples count where anchors are chosen, [n]."""
+        """How much samples count where anchors are chosen, float32 [n]."""
         return self.weight
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
-        """The rows [R, n_outputs] of a table: Newton's step."""
-        _newton_rows(cells, *residuals, self.weight, step.rate, step.smoothing, rows)
+        """The rows [R, n_outputs] of a table: Newton's step, of logits that count once per class."""
+        (sums, curved), share = self.sums(cells, residuals, len(rows)), 1 - 1 / self.n_outputs
+        rows[:] = step.rate * share * sums / (curved + step.smoothing * 0.25 * share + LEAST)
 
     def loss(self, scores: Array) -> float:
         """The mean cross-entropy in nats."""
-        shifted = scores.astype(np.float64) - scores.max(1, keepdims=True)
-        own = np.take_along_axis(shifted, self.y[:, None], 1)[:, 0]
-        return float(np.average(np.log(np.exp(shifted).sum(1)) - own, weights=self.weight))
+        losses, threads = np.zeros(-(-len(scores) // CHUNK)), useful_threads(len(scores), self.threads)
+        spread(threads, len(losses), class_losses, scores.astype(np.float64, copy=False), self.y, self.weight, losses)
+        return float(losses.sum() / self.weight.sum(dtype=np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +118,7 @@ class Numbers:
     weight: Array
     kind: Loss = SQUARED
     n_outputs: int = 1
+    threads: int = 1
 
     def start(self) -> Array:
         """The mean, float64 [1]."""
@@ -102,13 +128,20 @@ class Numbers:
         """The residuals, float64 [n, 1]; the curvature is the weight."""
         return (self.y - scores[:, 0])[:, None] * self.weight[:, None], None
 
+    def sums(self, cells: Array, residuals: Residuals, n_rows: int) -> Array:
+        """Σ residuals and Σ curvature, or weight, of the samples of each row, float64 [2, n_rows, 1]."""
+        missing, curvature = residuals
+        held = self.weight if curvature is None else curvature[:, 0]
+        return sums_of(number_sums, (cells, missing, held), n_rows, self.threads)
+
     def held(self, residuals: Residuals) -> Array:
-        """How much samples count where anchors are chosen, [n]."""
+        """How much samples count where anchors are chosen, float32 [n]."""
         return self.weight
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
         """The rows [R, 1] of a table: the mean of the residuals."""
-        _newton_rows(cells, *residuals, self.weight, step.rate, step.smoothing, rows)
+        sums, held = self.sums(cells, residuals, len(rows))
+        rows[:] = step.rate * sums / (held + step.smoothing + LEAST)
 
     def loss(self, scores: Array) -> float:
         """The mean loss."""
@@ -122,7 +155,7 @@ class Quantiles(Numbers):
     def start(self) -> Array:
         """The quantile of all numbers, float64 [1]."""
         rows = np.zeros((1, 1))
-        _quantile_rows(np.zeros(len(self.y), np.int64), self.y, self.weight, self.kind.level, 1.0, 0.0, rows)
+        _quantile_rows(np.zeros(len(self.y), np.uint16), self.y, self.weight, self.kind.level, 1.0, 0.0, rows)
         return rows[0]
 
     def residuals(self, scores: Array) -> Residuals:
@@ -158,16 +191,13 @@ class Counts(Numbers):
     def held(self, residuals: Residuals) -> Array:
         """The curvature, as a multiple of that of the mean: a sample with a large mean tells more."""
         assert residuals[1] is not None
-        return residuals[1][:, 0] / self._mean()
+        return (residuals[1][:, 0] / self._mean()).astype(np.float32)
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
         """The rows [R, 1] of a table: log(Σ y / Σ mean) of their samples, with some more that have the mean of all."""
-        missing, mean = residuals
-        assert mean is not None
-        held = np.bincount(cells, mean[:, 0], len(rows))
-        counted = held + np.bincount(cells, missing[:, 0], len(rows))
+        missing, held = self.sums(cells, residuals, len(rows))
         more = MORE_COUNTS * max(step.smoothing, LEAST_SMOOTHING) * self._mean()
-        rows[:, 0] = step.rate * np.log((np.maximum(counted, 0.0) + more) / (held + more))
+        rows[:] = step.rate * np.log((np.maximum(held + missing, 0.0) + more) / (held + more))
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,15 +209,14 @@ class Curved(Numbers):
     def held(self, residuals: Residuals) -> Array:
         """The curvature, as a multiple of the mean."""
         assert residuals[1] is not None
-        return residuals[1][:, 0] / self._mean_curvature(residuals[1])
+        return (residuals[1][:, 0] / self._mean_curvature(residuals[1])).astype(np.float32)
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
         """The rows [R, 1] of a table by Newton's step, with some more samples that have the mean curvature and no slope."""
-        missing, curvature = residuals
-        assert curvature is not None
-        more = self.more * max(step.smoothing, LEAST_SMOOTHING) * self._mean_curvature(curvature)
-        curved = np.bincount(cells, curvature[:, 0], len(rows))
-        rows[:, 0] = step.rate * np.bincount(cells, missing[:, 0], len(rows)) / (curved + more)
+        assert residuals[1] is not None
+        sums, curved = self.sums(cells, residuals, len(rows))
+        more = self.more * max(step.smoothing, LEAST_SMOOTHING) * self._mean_curvature(residuals[1])
+        rows[:] = step.rate * sums / (curved + more)
 
     def _mean_curvature(self, curvature: Array) -> float:
         """The mean of a sample of weight 1; 1 where there is none."""
@@ -197,47 +226,12 @@ class Curved(Numbers):
 GOALS = {"squared_error": Numbers, "absolute_error": Quantiles, "quantile": Quantiles, "poisson": Counts}
 
 
-def number_goal(y: Array, weight: Array, kind: Loss) -> Numbers:
+def number_goal(y: Array, weight: Array, kind: Loss, threads: int = 1) -> Numbers:
     """The goal of a loss, for numbers y float64 [n] with weights float32 [n]."""
-    return GOALS[kind.name](y, weight, kind)
+    return GOALS[kind.name](y, weight, kind, threads=threads)
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------
-
-
-@jit(nogil=True)
-def _softmax_gradients(scores, y, weight, missing, curvature):  # type: ignore[no-untyped-def]
-    n, k = scores.shape
-    for sample in range(n):
-        highest = scores[sample, 0]
-        for output in range(1, k):
-            highest = max(highest, scores[sample, output])
-        total = 0.0
-        for output in range(k):
-            missing[sample, output] = np.exp(scores[sample, output] - highest)
-            total += missing[sample, output]
-        for output in range(k):
-            chance = missing[sample, output] / total
-            curvature[sample, output] = weight[sample] * chance * (1 - chance)
-            missing[sample, output] = weight[sample] * ((1 if y[sample] == output else 0) - chance)
-
-
-@jit(nogil=True)
-def _newton_rows(cells, missing, curvature, weight, rate, smoothing, rows):  # type: ignore[no-untyped-def]
-    """The rows [R, K] of a table by Newton's step: Σ missing / (Σ curvature + smoothing), of logits that count once per class."""
-    n, k = missing.shape
-    sums = np.zeros((len(rows), k), np.float64)
-    curved = np.zeros((len(rows), k), np.float64)
-    for sample in range(n):
-        cell = cells[sample]
-        for output in range(k):
-            sums[cell, output] += missing[sample, output]
-            curved[cell, output] += weight[sample] if curvature is None else curvature[sample, output]
-    share = 1.0 if curvature is None else (k - 1) / k
-    own = 1.0 if curvature is None else 0.25
-    for cell in range(len(rows)):
-        for output in range(k):
-            rows[cell, output] = rate * share * sums[cell, output] / (curved[cell, output] + smoothing * own * share + 1e-12)
 
 
 @jit(nogil=True)

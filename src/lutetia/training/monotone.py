@@ -21,9 +21,9 @@ Array = np.ndarray[Any, Any]
 
 
 def directions(anchors: Array, signs: Array) -> Array:
-    """Which way the answers of anchors int64 [n, 2] should move scores, int8 [n]: 1 up, -1 down, 0 for those without a
+    """Which way the answers of anchors int64 [.., 2] should move scores, int8 [..]: 1 up, -1 down, 0 for those without a
     constraint. `signs` int8 [n_inputs] are those of the inputs; two inputs of one sign contradict each other (`contradict`)."""
-    left, right = anchors[:, 0], anchors[:, 1]
+    left, right = anchors[..., 0], anchors[..., 1]
     is_pair = right < len(signs)
     other = np.where(is_pair, -signs[np.where(is_pair, right, 0)], 0)
     tells_missing = right == len(signs)  # code > 0

@@ -61,20 +61,20 @@ class TabularRows:
         own, held = held_out(len(rows.y), seed, rows.split)
         return rows.at(own), rows.at(held)
 
-    def goal(self, n_classes: int, times: int = 1, loss: Loss = SQUARED) -> Goal:
+    def goal(self, n_classes: int, times: int = 1, loss: Loss = SQUARED, threads: int = 1) -> Goal:
         """What tables are fitted to, all samples `times` times; one class stands for a regression, by its loss."""
         y, weight = np.tile(self.y, times), np.tile(self.weight, times)
         if loss.is_ranking:
             if self.query is None:
                 fail("query", self.query, "the query of each row, to rank rows by")
-            return Rankings(self.y.astype(np.float64), self.weight, loss, queries=queries_of(self.query))
+            return Rankings(self.y.astype(np.float64), self.weight, loss, threads=threads, queries=queries_of(self.query))
         if loss.is_own:
             if loss.function is None:
                 fail("function", loss.function, "the function that is the loss")
-            return OwnNumbers(y.astype(np.float64), weight, loss)
+            return OwnNumbers(y.astype(np.float64), weight, loss, threads=threads)
         if n_classes == 1:
-            return number_goal(y.astype(np.float64), weight, loss)
-        return Classes(y.astype(np.int64), n_classes, weight)
+            return number_goal(y.astype(np.float64), weight, loss, threads)
+        return Classes(y.astype(np.int64), n_classes, weight, threads)
 
     def balanced(self, n_classes: int) -> TabularRows:
         """The same samples, with weights that make classes count alike."""
@@ -126,7 +126,7 @@ def learning_codes(encoding: Encoding, rows: TabularRows, shape: Shape, settings
     codes = np.empty((len(encoding.source), len(places) * n), np.uint8)
     for number, place in enumerate(places):
         codes[:, number * n : (number + 1) * n] = encoding.codes(moved(rows.x, shape.input_shape, place), settings.threads)
-    return codes, rows.goal(shape.n_classes, len(places), settings.number_loss)
+    return codes, rows.goal(shape.n_classes, len(places), settings.number_loss, settings.threads)
 
 
 def fit_tabular(
