@@ -37,6 +37,27 @@ TAKEN = 3  # before the words of an input
 ADDED = 6  # behind the last table
 
 
+# How an ECP5 can divide a block RAM: bits of a word, and words.
+BLOCK_SHAPES = ((1, 16384), (2, 8192), (4, 4096), (9, 2048), (18, 1024), (36, 512))
+
+
+class Memory(NamedTuple):
+    """Equal memories of a core."""
+
+    bits: int  # of a word
+    words: int
+    copies: int = 1
+
+    @property
+    def total_bits(self) -> int:
+        return self.bits * self.words * self.copies
+
+    @property
+    def block_rams(self) -> int:
+        """How many an ECP5 needs at most; a small one may become LUTs."""
+        return self.copies * min(-(-self.bits // bits) * -(-self.words // words) for bits, words in BLOCK_SHAPES)
+
+
 class Field(NamedTuple):
     """A number in a word of a memory."""
 
@@ -62,6 +83,22 @@ class PatchProgram:
         coded = size["INPUTS"] * TAKEN + size["STEPPED"]
         looked = (size["LANES"] // size["K"] - 1) * size["PERIOD"] + size["K"] + size["OUTPUTS"] + ADDED
         return counted + coded + looked + size["OUTPUTS"]
+
+    @property
+    def memories(self) -> dict[str, Memory]:
+        """All memories: those that are filled, the image, the counters and the codes."""
+        size = self.sizes
+        made = {name: Memory(sum(each.bits for each in self.fields[name]), len(words)) for name, words in self.words.items()}
+        made["image"] = Memory(8 * size["CHANNELS"], size["PIXELS"], 2 * size["C"])
+        for level, name in enumerate(("image", "quarter", "cell")):
+            made[f"{name} counters"] = Memory(size["COUNT_BITS"] + size["DETECTOR_BITS"], 1 << size["SLOT_BITS"] + 2 * level)
+        made["codes"] = Memory(8, size["INPUTS"], 2)
+        return made
+
+    @property
+    def block_rams(self) -> int:
+        """How many block RAMs an ECP5 needs at most."""
+        return sum(memory.block_rams for memory in self.memories.values())
 
     def column(self, memory: str, name: str) -> Array:
         """One number of all words of a memory: int64 [words]."""
@@ -139,6 +176,11 @@ def patch_program(model: IntegerClassifier, reuse: int = 1) -> PatchProgram:
     sizes |= {f"{names[name]}_BITS": bits_for(sizes[name]) for name in numbered}
     whole = {name: int(value) for name, value in sizes.items()}
     return PatchProgram(whole, made.words, made.fields, stage.bias.tolist(), int((across * down).sum()))
+
+
+def block_rams(model: IntegerClassifier, reuse: int = 1) -> int:
+    """How many block RAMs of an ECP5 the core of a model needs at most."""
+    return patch_program(model, reuse).block_rams
 
 
 def _check(model: IntegerClassifier) -> TableStage:

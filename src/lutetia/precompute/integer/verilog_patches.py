@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ import torch
 from lutetia import flow
 from lutetia.errors import fail
 from lutetia.precompute.integer.classifier import IntegerClassifier
-from lutetia.precompute.integer.hardware import BENCH, COMPILE, answers_of, simulator_for, synthesize_core, write_texts
+from lutetia.precompute.integer.hardware import BENCH, COMPILE, PROGRAMS, answers_of, simulator_for, synthesize_core, write_texts
 from lutetia.precompute.integer.patch_interpreter import interpret
 from lutetia.precompute.integer.patch_program import PatchProgram, patch_program
 from lutetia.precompute.integer.pixels import LEVELS, pixel_inputs
 from lutetia.precompute.integer.verilog_language import hex_words, template, words
-from lutetia.precompute.tools.find import run_program, time_limit
+from lutetia.precompute.tools.find import find_tool, run_program, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
 
 Array = np.ndarray[Any, Any]
@@ -55,16 +54,6 @@ class PatchCore:
         """Of a class, or of the sum of a regression in two's complement."""
         return CLASS_BITS if self.model.n_outputs > 1 else self.program.sizes["SUM_BITS"]
 
-    @cached_property
-    def memory_bits(self) -> dict[str, int]:
-        """The bits of each memory."""
-        size = self.program.sizes
-        made = {name: len(rows) * sum(each.bits for each in self.program.fields[name]) for name, rows in self.program.words.items()}
-        made["images"] = 2 * size["C"] * size["PIXELS"] * 8 * size["CHANNELS"]
-        made["counters"] = (21 << size["SLOT_BITS"]) * (size["COUNT_BITS"] + size["DETECTOR_BITS"])
-        made["codes"] = 2 * 8 * size["INPUTS"]
-        return made
-
     def answers(self, images: object) -> torch.Tensor:
         """What the model says of images, whole numbers [n, *shape] or [n, pixels] from 0 to 255: int64 [n]."""
         return self.model(pixel_inputs(self.model, self._pixels(images).reshape(-1, self.model.model.n_columns)))
@@ -72,6 +61,10 @@ class PatchCore:
     def interpret(self, images: object) -> torch.Tensor:
         """The same by the contents of the memories, read in Python as the Verilog reads them."""
         return torch.from_numpy(np.asarray(interpret(self.program, self._pixels(images)), np.int64))
+
+    def check_memories(self, images: object) -> None:
+        """EquivalenceError where the answers by the contents of the memories are not those of the model."""
+        _compare(self.interpret(images), self.answers(images), "the memories")
 
     def testbench(self, images: object) -> dict[str, str]:
         """The files of a bench that feeds images and compares the answers."""
@@ -114,10 +107,7 @@ class PatchCore:
         got = torch.tensor(answers)
         if self.model.n_outputs == 1:  # two's complement
             got = got - (got >> self.out_bits - 1 << self.out_bits)
-        wrong = (got != wanted).nonzero()
-        if len(wrong):
-            image = int(wrong[0])
-            raise EquivalenceError(f"image {image} comes out of the simulator as {got[image]}, expected {wanted[image]}")
+        _compare(got, wanted, "the simulator")
         late = {each for each in cycles if each != self.cycles}
         if late and not slow:
             raise EquivalenceError(f"an answer takes {late.pop()} cycles, expected {self.cycles}")
@@ -157,6 +147,19 @@ def emit_patches(model: IntegerClassifier, reuse: int = 1) -> PatchCore:
     contents = {f"{name}.mem": hex_words(rows) for name, rows in program.words.items()}
     core = filled("patches.v", places)
     return PatchCore(model, program, {"memories.v": template("memories.v"), "core.v": core, **contents})
+
+
+def _compare(got: torch.Tensor, wanted: torch.Tensor, source: str) -> None:
+    wrong = (got != wanted).nonzero()
+    if len(wrong):
+        image = int(wrong[0])
+        raise EquivalenceError(f"image {image} comes out of {source} as {got[image]}, expected {wanted[image]}")
+
+
+def core_simulator(is_long: bool) -> str | None:
+    """An installed simulator: Verilator, which compiles for some seconds, where the simulation is long; None without any."""
+    order = ("verilator", "icarus") if is_long else ("icarus", "verilator")
+    return next((each for each in order if find_tool(PROGRAMS[each])), None)
 
 
 def filled(name: str, places: dict[str, Any]) -> str:
