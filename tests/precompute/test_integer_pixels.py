@@ -1,26 +1,22 @@
-"""Models that count patterns in images: C and the page make the same of an image as Python, bit for bit; circuits are refused."""
+"""Models that count patterns in images: C and the page make the same of an image as Python, bit for bit."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from patterns import fit
 
-from lutetia.cli import main
-from lutetia.models import Tabular, save
+from lutetia.models import Tabular
 from lutetia.precompute import c_files, c_memory, integer_model
 from lutetia.precompute.integer.bare import MACHINES, measured
 from lutetia.precompute.integer.pages import page
 from lutetia.precompute.integer.pixels import pixel_inputs
-from lutetia.training import patches
-from lutetia.training.boosting import Boosting
-from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 from tools import optional_tool, require_module, require_tool
 
 if TYPE_CHECKING:
@@ -30,23 +26,6 @@ pytest_plugins = ["browser"]
 Array = np.ndarray[Any, Any]
 ENCODE = "(images) => images.map((image) => Array.from(lutetia.encode(Uint8Array.from(image))))"
 ANSWER = "(images) => images.map((image) => lutetia.classify(lutetia.encode(Uint8Array.from(image))))"
-
-
-@cache
-def fit(kind: str) -> tuple[Tabular, Array]:
-    """A model of few tables, and images: levels [n, (3,) height, width]."""
-    random = np.random.default_rng(0)
-    shape = (3, 9, 11) if kind == "colour" else (10, 8)
-    x = random.integers(0, 256, (120, *shape))
-    x[:60] //= 3
-    y = np.arange(120) % 3 + (np.arange(120) < 60)
-    rows = TabularRows(x.reshape(120, -1) / 255, y, np.ones(120, np.float32))
-    settings = Boosting(n_tables=20, pairs=0.5, patches=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patches, "N_DETECTORS", 12)
-        patch.setattr(patches, "N_COUNTS", 12 * patches.COUNTS_EACH)
-        model, _ = fit_tabular(rows, Shape(4, (0,) * x[0].size, shape), settings)
-    return model, x
 
 
 @pytest.fixture(params=["colour", "grey"])
@@ -148,18 +127,3 @@ def test_the_page_counts_and_answers_as_python_does(fitted: tuple[Tabular, Array
     opened.page.set_input_files("#file", tmp_path / "none.png")
     opened.page.get_by_text("none.png is not an image").wait_for()
     assert opened.problems == []
-
-
-def test_circuits_are_refused_with_a_way_out(
-    fitted: tuple[Tabular, Array], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_module("typer")
-    save(fitted[0], tmp_path / "model")
-    for target in ("lut6", "verilog"):
-        assert main(["build", str(tmp_path / "model"), "--out", str(tmp_path / "built"), "--target", target]) != 0
-        said = capsys.readouterr().err
-        assert "--target c" in said
-        assert "data.patches=false" in said
-    assert not (tmp_path / "built").exists()
-    assert main(["build", str(tmp_path / "model"), "--out", str(tmp_path / "built"), "--target", "c", "--json"]) == 0
-    assert (tmp_path / "built" / "model.c").is_file()

@@ -32,8 +32,9 @@ PIXEL = 3  # the kind of an input; 0 to 2 are counts of the image, of quarters a
 ALWAYS, NEVER = 0, 255  # constants: every code is above 0, none above 255
 CONSTANT_BITS = 8
 # Cycles of the parts of the core besides those that they spend on their work.
-SET_UP, COUNTED = 2, 8  # before the positions of a detector, and behind them
+SET_UP, COUNTED = 2, 9  # before the positions of a detector, and behind them
 TAKEN = 3  # before the words of an input
+RESTED = 3  # behind the last input
 ADDED = 6  # behind the last table
 
 
@@ -80,7 +81,7 @@ class PatchProgram:
         """From the last pixel of an image to its answer."""
         size = self.sizes
         counted = size["DETECTORS"] * (SET_UP + COUNTED) + self.positions * size["STEPS"]
-        coded = size["INPUTS"] * TAKEN + size["STEPPED"]
+        coded = size["INPUTS"] * TAKEN + size["STEPPED"] + RESTED
         looked = (size["LANES"] // size["K"] - 1) * size["PERIOD"] + size["K"] + size["OUTPUTS"] + ADDED
         return counted + coded + looked + size["OUTPUTS"]
 

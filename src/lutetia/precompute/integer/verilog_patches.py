@@ -125,7 +125,7 @@ class PatchCore:
         if not is_whole or (given.size and not 0 <= given.min() <= given.max() < LEVELS):
             found = f"{given.dtype} {list(given.shape)}"
             fail("images", found, f"whole numbers from 0 to {LEVELS - 1}, {n_pixels} of each image: pixels have 8 bits")
-        return given.astype(np.int64).reshape(len(given), shape[0], -1)
+        return given.astype(np.int64).reshape(len(given), shape[0], shape[1] * shape[2])
 
 
 def emit_patches(model: IntegerClassifier, reuse: int = 1) -> PatchCore:

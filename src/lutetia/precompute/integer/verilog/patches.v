@@ -57,7 +57,7 @@ module lutetia_apart #(
     end
 endmodule
 
-// How many edges of an input a value has passed, in the PER steps that one word of memory is about.
+// The edges of an input that a value has passed, in the PER steps that one word of memory is about.
 module lutetia_passed #(
     parameter PER = 16,
     parameter STEP_BITS = 1,
@@ -65,13 +65,32 @@ module lutetia_passed #(
 ) (
     input wire [PER*STEP_BITS-1:0] word,
     input wire [VALUE_BITS-1:0] value, // less what the words before were about
-    output reg [7:0] passed
+    input wire spent, // it was used up by these
+    output reg [PER*STEP_BITS-1:0] passed
 );
     integer j;
     always @* begin
         passed = 0;
         for (j = 0; j < PER; j = j + 1)
-            if (value >= j) passed = passed + word[j*STEP_BITS +: STEP_BITS];
+            if (!spent && value >= j) passed[j*STEP_BITS +: STEP_BITS] = word[j*STEP_BITS +: STEP_BITS];
+    end
+endmodule
+
+// The sum of PER numbers, a power of two of them, two by two.
+module lutetia_total #(
+    parameter PER = 16,
+    parameter STEP_BITS = 1
+) (
+    input wire [PER*STEP_BITS-1:0] numbers,
+    output wire [7:0] total
+);
+    integer j, span;
+    reg [PER*8-1:0] parts;
+    assign total = parts[7:0];
+    always @* begin
+        for (j = 0; j < PER; j = j + 1) parts[j*8 +: 8] = numbers[j*STEP_BITS +: STEP_BITS];
+        for (span = PER / 2; span > 0; span = span / 2)
+            for (j = 0; j < span; j = j + 1) parts[j*8 +: 8] = parts[j*8 +: 8] + parts[(j + span)*8 +: 8];
     end
 endmodule
 
@@ -94,7 +113,7 @@ module lutetia_core (
     input wire out_ready
 );
 @PARAMETERS@
-    localparam CLEAR = 0, LOAD = 1, SET = 2, COUNT = 3, FETCH = 4, READ = 5, TAKE = 6, CODE = 7, LOOK = 8, BEST = 9;
+    localparam CLEAR = 0, LOAD = 1, SET = 2, COUNT = 3, FETCH = 4, READ = 5, TAKE = 6, CODE = 7, REST = 8, LOOK = 9, BEST = 10;
     localparam APART_BITS = DISTANCE_BITS + 1; // of a difference, which has a sign
     localparam BITS = CHANNELS * 8;
     localparam CELL_BITS = SLOT_BITS + 4;
@@ -130,10 +149,10 @@ module lutetia_core (
     wire [SIDE_BITS:0] more_below = below + 3'd4, more_beside = beside + 3'd4;
 
     // What a step passes after its cycle, a cycle each; live[n] where one is in stage n.
-    //   1  offsets of its pixels    3  pixels         5  the address is whole    7  counters before
-    //   2  their places             4  how far apart  6  its slot
-    reg [7:1] live, whole; // whole: this was the last step of a position
-    reg [4*7-1:0] cells;
+    //   1  offsets of its pixels    3  pixels               5  how far apart           7  its slot
+    //   2  their places             4  these in registers   6  the address is whole    8  counters before
+    reg [8:1] live, whole; // whole: this was the last step of a position
+    reg [4*8-1:0] cells;
     reg [PLACE_BITS-1:0] place_1;
     wire [2*C*PLACE_BITS-1:0] offsets;
     lutetia_rom #(.WIDTH(2 * C * PLACE_BITS), .DEPTH(PAIRS), .ADDRESS(PAIR_BITS), .FILE("offsets.mem")) offset_memory (
@@ -155,8 +174,9 @@ module lutetia_core (
 
     // ---- the image, once for each pixel that is read in a cycle ----------------------------------------------------
     wire [2*C*BITS-1:0] pixels;
+    reg [2*C*BITS-1:0] pixels_4;
     wire signed [C*APART_BITS-1:0] aparts;
-    reg [C*APART_BITS-1:0] aparts_4;
+    reg [C*APART_BITS-1:0] aparts_5;
     wire [C-1:0] bits;
     genvar g;
     generate
@@ -170,29 +190,29 @@ module lutetia_core (
         end
         for (g = 0; g < C; g = g + 1) begin : comparison
             lutetia_apart #(.CHANNELS(CHANNELS), .CHANNEL_BITS(CHANNEL_BITS), .BITS(APART_BITS)) apart (
-                .first(pixels[2*g*BITS +: BITS]), .second(pixels[(2*g + 1)*BITS +: BITS]), .channel(channel), .all(all),
+                .first(pixels_4[2*g*BITS +: BITS]), .second(pixels_4[(2*g + 1)*BITS +: BITS]), .channel(channel), .all(all),
                 .apart(aparts[g*APART_BITS +: APART_BITS]));
-            wire signed [APART_BITS-1:0] own = aparts_4[g*APART_BITS +: APART_BITS];
+            wire signed [APART_BITS-1:0] own = aparts_5[g*APART_BITS +: APART_BITS];
             assign bits[g] = own > $signed({1'b0, threshold});
         end
     endgenerate
-    reg [C*STEPS-1:0] address_5;
-    wire [C*STEPS+C-1:0] joined = {bits, address_5};
+    reg [C*STEPS-1:0] address_6;
+    wire [C*STEPS+C-1:0] joined = {bits, address_6};
 
     // ---- counters, of the image, of quarters and of cells ----------------------------------------------------------
-    wire [SLOT_BITS-1:0] slot_6;
+    wire [SLOT_BITS-1:0] slot_7;
     lutetia_rom #(.WIDTH(SLOT_BITS), .DEPTH(DETECTORS << PATTERN_BITS), .ADDRESS(DETECTOR_BITS + PATTERN_BITS),
                   .FILE("slots.mem")) slot_memory (
-        .clk(clk), .address({detector, address_5[PATTERN_BITS-1:0]}), .data(slot_6));
+        .clk(clk), .address({detector, address_6[PATTERN_BITS-1:0]}), .data(slot_7));
 
     reg [CELL_BITS-1:0] cleared;
     wire clear = state == CLEAR;
-    wire add = live[6] && whole[6];
-    wire [3:0] cell_6 = cells[5*4 +: 4];
-    wire [SLOT_BITS-1:0] image_at = clear ? cleared[SLOT_BITS-1:0] : add ? slot_6 : source[SLOT_BITS-1:0];
+    wire add = live[7] && whole[7];
+    wire [3:0] cell_7 = cells[6*4 +: 4];
+    wire [SLOT_BITS-1:0] image_at = clear ? cleared[SLOT_BITS-1:0] : add ? slot_7 : source[SLOT_BITS-1:0];
     wire [SLOT_BITS+1:0] quarter_at =
-        clear ? cleared[SLOT_BITS+1:0] : add ? {slot_6, cell_6[3], cell_6[1]} : source[SLOT_BITS+1:0];
-    wire [CELL_BITS-1:0] cell_at = clear ? cleared : add ? {slot_6, cell_6} : source[CELL_BITS-1:0];
+        clear ? cleared[SLOT_BITS+1:0] : add ? {slot_7, cell_7[3], cell_7[1]} : source[SLOT_BITS+1:0];
+    wire [CELL_BITS-1:0] cell_at = clear ? cleared : add ? {slot_7, cell_7} : source[CELL_BITS-1:0];
     wire [COUNT_BITS-1:0] in_image, in_quarter, in_cell;
     lutetia_counters #(.BITS(COUNT_BITS), .ADDRESS(SLOT_BITS), .OWNER(DETECTOR_BITS)) image_counters (
         .clk(clk), .owner(detector), .address(image_at), .add(add), .clear(clear), .count(in_image));
@@ -203,17 +223,23 @@ module lutetia_core (
 
     // ---- codes -----------------------------------------------------------------------------------------------------
     wire [CHANNELS*8-1:0] chosen = pixels[BITS-1:0] >> {@CHANNEL@, 3'b000};
-    reg [COUNT_BITS-1:0] count_7;
+    reg [COUNT_BITS-1:0] count_of;
     reg [VALUE_BITS-1:0] value;
     reg spent; // the value was used up by the words before
-    reg [7:0] code;
-    wire [PER*EDGE_BITS-1:0] word;
-    wire [7:0] passed;
-    wire [7:0] coded = code + (spent ? 8'd0 : passed);
+    wire [PER*EDGE_BITS-1:0] word, passed;
+    // Stages of a word: 1 what was passed, 2 how much that is
+    reg [PER*EDGE_BITS-1:0] passed_1;
+    wire [7:0] total_1;
+    reg [7:0] total_2, code;
+    reg [2:1] summing, final_word;
+    reg [INPUT_BITS-1:0] number_1, number_2;
+    wire [7:0] coded = code + total_2;
+    wire coded_now = summing[2] && final_word[2];
     lutetia_rom #(.WIDTH(PER * EDGE_BITS), .DEPTH(STEPPED), .ADDRESS(STEPPED_BITS), .FILE("edges.mem")) edge_memory (
         .clk(clk), .address(next_stepped), .data(word));
     lutetia_passed #(.PER(PER), .STEP_BITS(EDGE_BITS), .VALUE_BITS(VALUE_BITS)) passing (
-        .word(word), .value(value), .passed(passed));
+        .word(word), .value(value), .spent(spent), .passed(passed));
+    lutetia_total #(.PER(PER), .STEP_BITS(EDGE_BITS)) adding (.numbers(passed_1), .total(total_1));
 
     // ---- tables ----------------------------------------------------------------------------------------------------
     wire is_constant;
@@ -227,10 +253,10 @@ module lutetia_core (
         .clk(clk), .address(lane), .data({is_constant, right, left}));
     wire [7:0] left_code, right_code;
     lutetia_ram #(.WIDTH(8), .DEPTH(INPUTS), .ADDRESS(INPUT_BITS), .APART(1)) left_codes (
-        .clk(clk), .address(left), .data(left_code), .write(ends), .write_address(number), .write_data(coded));
+        .clk(clk), .address(left), .data(left_code), .write(coded_now), .write_address(number_2), .write_data(coded));
     lutetia_ram #(.WIDTH(8), .DEPTH(INPUTS), .ADDRESS(INPUT_BITS), .APART(1)) right_codes (
         .clk(clk), .address(right[INPUT_BITS-1:0]), .data(right_code),
-        .write(ends), .write_address(number), .write_data(coded));
+        .write(coded_now), .write_address(number_2), .write_data(coded));
     // Stages of a comparison: 1 the inputs, 2 their codes; of a row: 3 its number, 4 one number of it, 5 that in a register
     reg [2:1] compared, row_whole;
     reg is_constant_2;
@@ -259,16 +285,23 @@ module lutetia_core (
     wire waits = out_valid && !out_ready;
 
     always @(posedge clk) begin
-        live <= {live[6:1], issuing};
-        whole <= {whole[6:1], last_step};
-        cells <= {cells[4*6-1:0], from_top, from_left};
+        live <= {live[7:1], issuing};
+        whole <= {whole[7:1], last_step};
+        cells <= {cells[4*7-1:0], from_top, from_left};
         place_1 <= place;
-        aparts_4 <= aparts;
-        if (live[4]) address_5 <= joined[C*STEPS+C-1:C];
+        pixels_4 <= pixels;
+        aparts_5 <= aparts;
+        if (live[5]) address_6 <= joined[C*STEPS+C-1:C];
 
         number <= next_number;
         stepped <= next_stepped;
-        count_7 <= kind == 0 ? in_image : kind == 1 ? in_quarter : in_cell;
+        passed_1 <= passed;
+        total_2 <= total_1;
+        summing <= {summing[1], state == CODE};
+        final_word <= {final_word[1], ends};
+        {number_1, number_2} <= {number, number_1};
+        if (summing[2]) code <= final_word[2] ? 1 : coded;
+        count_of <= kind == 0 ? in_image : kind == 1 ? in_quarter : in_cell;
 
         compared <= {compared[1], in_turn};
         row_whole <= {row_whole[1], tick == K - 1};
@@ -336,14 +369,12 @@ module lutetia_core (
             FETCH: state <= READ;
             READ: state <= TAKE;
             TAKE: begin
-                value <= kind == 3 ? chosen[7:0] : count_7;
+                value <= kind == 3 ? chosen[7:0] : count_of;
                 spent <= 0;
-                code <= 1;
                 word_number <= 0;
                 state <= CODE;
             end
             CODE: begin
-                code <= coded;
                 spent <= spent || value < PER;
                 value <= value - PER;
                 word_number <= word_number + 1;
@@ -356,12 +387,15 @@ module lutetia_core (
                             set <= 0;
                             state <= SET;
                         end else if (!HAS_PIXELS || kind == 3) begin // else the pixels follow
-                            tick <= 0;
-                            looking <= 1;
-                            state <= LOOK;
+                            state <= REST;
                         end
                     end
                 end
+            end
+            REST: begin // until the last code is written
+                tick <= 0;
+                looking <= !(|summing);
+                if (!(|summing)) state <= LOOK;
             end
             LOOK: begin
                 output_number <= 0;
@@ -393,6 +427,8 @@ module lutetia_core (
             live <= 0;
             issuing <= 0;
             looking <= 0;
+            code <= 1;
+            summing <= 0;
             compared <= 0;
             reading_3 <= 0;
             reading_4 <= 0;
