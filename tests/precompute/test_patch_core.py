@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from patterns import SHAPES, at_thresholds, fit
+from whole import classifiers
 
 from lutetia.cli import main
 from lutetia.errors import ArgumentError, JobError
@@ -18,7 +19,6 @@ from lutetia.models import save
 from lutetia.precompute import EquivalenceError, PatchCore, integer_model, read_cells, run_yosys
 from lutetia.precompute.integer.patch_program import MOST_CHANNELS, Memory, block_rams
 from tools import require_module, require_tool
-from whole import classifiers
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +45,9 @@ def test_the_memories_answer_as_the_model_does(kind: str, reuse: int) -> None:
         assert set(wanted[:n].tolist()) == {0, 1, 3} | ({2} if kind != "missing" else set())
 
 
-@pytest.mark.parametrize(("kind", "reuse", "how"), [("number", 1, {"resets": True}), ("number", 4, {"slow": True}), ("grey", 1, {})])
+@pytest.mark.parametrize(
+    ("kind", "reuse", "how"), [("number", 1, {"resets": True}), ("number", 4, {"slow": True}), ("grey", 1, {})]
+)
 def test_a_simulator_answers_as_the_model_does(kind: str, reuse: int, how: dict[str, bool]) -> None:
     require_tool("iverilog")
     core, x = core_of(kind, reuse)
@@ -75,7 +77,7 @@ def test_a_core_that_differs_is_found() -> None:
         replace(core, files=files).simulate(x[:3], tool="icarus")
     text = core.files["core.v"].replace("assign {of, found} = again_1 ? written : held;", "assign {of, found} = held;")
     assert text != core.files["core.v"]
-    with pytest.raises((EquivalenceError, JobError), match="comes out of the simulator|undefined answer"):
+    with pytest.raises((EquivalenceError, JobError), match=r"comes out of the simulator|undefined answer"):
         replace(core, files={**core.files, "core.v": text}).simulate(x[:3], tool="icarus")
 
 
@@ -148,7 +150,7 @@ def test_the_parts_are_proved_for_all_inputs(tmp_path: Path) -> None:
     script = ["read_verilog memories.v core.v claims.v", "hierarchy -check", "proc -norom", "design -save read"]
     for claim in claims:
         script += ["design -load read", f"hierarchy -top {claim}", "flatten", "opt_clean", f"sat -verify -prove ok 1 {claim}"]
-    counters = "-seq 1 -maxsteps {} -tempinduct-baseonly -set-init-zero".format(STEPS)
+    counters = f"-seq 1 -maxsteps {STEPS} -tempinduct-baseonly -set-init-zero"
     script += ["design -load read", "hierarchy -top claim_counters", "flatten", "memory_map", "opt_clean"]
     script += [f"sat -verify -prove ok 1 {counters} claim_counters"]
     script += ["design -load read", "hierarchy -top lutetia_core", "flatten", "tee -q -o stat.json stat -json"]

@@ -47,6 +47,7 @@ FORMAT = "lutetia.build/1"
 TARGETS = ("lut6", "verilog", "ecp5")  # lut6 is the default of the command
 WEIGHT_BITS = 8
 MOST_BLOCK_RAMS = 208  # of an ECP5 85k, the largest
+AIMED = 60.0  # MHz, where --fmax does not say
 READ_BACK = 256  # images
 MOST_SIMULATED, FEWEST_SIMULATED = 64, 2  # images
 CYCLES = {"icarus": 300_000, "verilator": 5_000_000}  # that are simulated in about half a minute
@@ -188,7 +189,7 @@ def _core_facts(core: PatchCore) -> dict[str, Any]:
         "memories": {name: {**each._asdict(), "block_rams": each.block_rams} for name, each in core.program.memories.items()},
         "block_rams": core.program.block_rams,
         "proof": NOT_PROVED,
-        **dict.fromkeys(("read_back", "simulated", "synthesis"), {"left_out": "not finished", "seconds": 0.0}),
+        **{name: {"left_out": "not finished", "seconds": 0.0} for name in ("read_back", "simulated", "synthesis")},
     }
 
 
@@ -227,7 +228,8 @@ def _simulate(core: PatchCore, given: np.ndarray, request: BuildRequest) -> dict
 def _synthesise(core: PatchCore, request: BuildRequest) -> dict[str, Any]:
     """The counts of yosys, with --target ecp5 or --fmax also the clock of nextpnr and what it comes to."""
     place = request.target == "ecp5" or request.fmax is not None
-    made = core.synthesize(place=place, fmax=request.fmax, speed_grade=request.speed_grade, limit=request.time_limit)
+    aimed = (request.fmax or AIMED) if place else None
+    made = core.synthesize(place=place, fmax=aimed, speed_grade=request.speed_grade, limit=request.time_limit)
     speed = made["fmax_mhz"] and round(made["fmax_mhz"] * 1e6 / core.cycles_per_image, 1)
     return {**made, "images_per_second": speed}
 
@@ -239,8 +241,8 @@ def core_text(report: dict[str, Any]) -> str:
     """What a core is, in a sentence."""
     pixels = "{height} × {width} pixels".format(**report["pixels"])
     return (
-        f"the model counts patterns, so it becomes a core that takes {pixels} one after another: {report['detectors']} detectors, "
-        f"{report['tables']:,} tables, {report['cycles_per_image']:,} cycles per image"
+        f"the model counts patterns, so it becomes a core that takes {pixels} one after another: "
+        f"{report['detectors']} detectors, {report['tables']:,} tables, {report['cycles_per_image']:,} cycles per image"
     )
 
 

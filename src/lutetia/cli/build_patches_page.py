@@ -13,16 +13,16 @@ from lutetia.report import CellTable, Check, Circuit, Part, Story
 
 FEED = (
     "Hold rst high for a rising edge of clk. Then give the pixels of an image row by row from the upper left corner, one at each "
-    "rising edge at which in_valid and in_ready are both high; the next image may follow at once. An answer is given at an edge at "
-    "which out_valid and out_ready are both high. in_ready is low while an image is answered. rst, synchronous and active high, "
-    "begins anew with the first pixel of an image."
+    "rising edge at which in_valid and in_ready are both high; the next image may follow at once. An answer is given at an edge "
+    "at which out_valid and out_ready are both high. in_ready is low while an image is answered. rst, synchronous and active "
+    "high, begins anew with the first pixel of an image."
 )
 BENCH = "verilator --binary -Wno-fatal --top-module lutetia_bench memories.v core.v bench.v && obj_dir/Vlutetia_bench"
 
 
 def patches_page(report: dict[str, Any]) -> str:
     """The whole page, from what `report.json` holds."""
-    said = "The image is in memory. One detector after another is asked at each position, and what its counts come to is looked up."
+    said = "The image is in memory. One detector after another is asked at each position; what its counts come to is looked up."
     circuit = Circuit(_parts(report), said, _facts(report), _memories(report), _checks(report), tables=_tables(report))
     lead = f"Built from {report['checkpoint']} by lutetia {report['lutetia']}."
     title = f"{page_title(Path(report['checkpoint']))} as a circuit"
@@ -70,7 +70,7 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
 def _memories(report: dict[str, Any]) -> CellTable:
     rows = [(name, each["words"], each["bits"], each["copies"], each["block_rams"]) for name, each in report["memories"].items()]
     heads = ("memory", "words", "bits of a word", "copies", "block RAMs at most")
-    return CellTable(heads, rows, "Block RAMs of an ECP5, before synthesis; small memories become LUTs.", "What each memory holds")
+    return CellTable(heads, rows, "Block RAMs of an ECP5, before synthesis; small memories become LUTs.", "Memories")
 
 
 def _checks(report: dict[str, Any]) -> list[Check]:
@@ -102,7 +102,8 @@ def _tables(report: dict[str, Any]) -> list[CellTable]:
     inputs = [(f"pixel, {name}", f"{8 * at + 7}:{8 * at}", "0 to 255") for at, name in enumerate(names)]
     classes = [(number, name) for number, name in enumerate(report["classes"])]
     if report["output_unit"] is not None:
-        answer = CellTable(("output", "bits of out_data", "holds"), [(report["title"], out, output_text(report))], "", "What comes out")
+        number = [(report["title"], out, output_text(report))]
+        answer = CellTable(("output", "bits of out_data", "holds"), number, "", "What comes out")
     else:
         answer = CellTable(("out_data", "class"), classes, f"The number of the class, on bits {out}.", "What comes out")
     steps = [(name.replace("_", " "), report[name]["left_out"] or f"{report[name]['seconds']:.2f} s") for name in

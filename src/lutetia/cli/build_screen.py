@@ -149,7 +149,8 @@ def output_text(report: dict[str, Any]) -> str:
 
 def cells_text(made: dict[str, Any]) -> str:
     """The counts of a synthesised core."""
-    return f"{made['luts']:,} LUTs, {made['flip_flops']:,} flip-flops, {made['bram']} block RAMs, {made['dsp']} DSPs ({made['tool']})"
+    memories = f"{made['bram']} block RAMs, {made['dsp']} DSPs"
+    return f"{made['luts']:,} LUTs, {made['flip_flops']:,} flip-flops, {memories} ({made['tool']})"
 
 
 def _range_text(given: dict[str, Any]) -> str:

@@ -126,9 +126,7 @@ def output_unit(network: LUTNetwork) -> float | None:
     return float(network.graph.output_edge.scale[0]) if is_regression else None
 
 
-def _fewer(
-    model: Tabular, count: int, weight_bits: int, data: Measured | str, refit: Refit, room: Room
-) -> list[dict[str, Any]]:
+def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, refit: Refit, room: Room) -> list[dict[str, Any]]:
     """The accuracy of circuits with a half, a quarter and an eighth of the tables; none if that would take long."""
     if isinstance(data, str) or data.train is None or len(data.train[1]) * model.config.n_classes > MOST_SCORES:
         return []

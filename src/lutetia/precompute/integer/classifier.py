@@ -139,8 +139,9 @@ class IntegerClassifier:
         return emit_shared(self, reuse)
 
     def emit_images(self, *, reuse: int = 1) -> PatchCore:
-        """The core in Verilog of a model that counts patterns in images: it takes pixels one after another. Each of its comparators
-        is used `reuse` times at every position, 1 to the number of pairs of a detector."""
+        """The core in Verilog of a model that counts patterns in images, which takes pixels one after another. Each comparator is
+        used `reuse` times at every position: 1 to the number of pairs of a detector.
+        """
         from lutetia.precompute.integer.verilog_patches import emit_patches
 
         return emit_patches(self, reuse)

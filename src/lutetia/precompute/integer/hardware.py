@@ -124,7 +124,8 @@ class LanguageHardware:
         With `place` nextpnr places and routes it, where it is installed: `fmax_mhz`, or in `placed` why there is none. `fmax` is
         the clock in MHz that it aims at: the one you need, as wires for a faster one may find no room. `speed_grade`: 6, 7 or 8.
         """
-        return synthesize_core(self.files, self.sources, place=place, fmax=fmax, speed_grade=speed_grade, limit=limit)
+        options = PlaceOptions(fmax=fmax, speed_grade=speed_grade)
+        return synthesize_core(self.files, self.sources, options, place=place, crowded=True, limit=limit)
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says about the core."""
@@ -190,17 +191,10 @@ def emit_language(
 
 
 def synthesize_core(
-    texts: dict[str, str],
-    sources: list[str],
-    *,
-    place: bool = False,
-    fmax: float | None = None,
-    speed_grade: int | None = None,
-    limit: float | None = None,
+    texts: dict[str, str], sources: list[str], options: PlaceOptions, *, place: bool, crowded: bool, limit: float | None
 ) -> dict[str, Any]:
-    """Synthesise the files of a core, of which `sources` are Verilog: see `LanguageHardware.synthesize`."""
-    wanted = PlaceOptions(fmax=fmax, speed_grade=speed_grade)
-    wanted.check("ecp5", place)
+    """Synthesise the files of a core, of which `sources` are Verilog: see `LanguageHardware.synthesize`, `crowded`: `route`."""
+    options.check("ecp5", place)
     with tempfile.TemporaryDirectory() as where, time_limit(limit):
         folder = Path(where)
         write_texts(texts, folder)
@@ -211,7 +205,7 @@ def synthesize_core(
         ]
         run_yosys([*script, "delete t:$scopeinfo", "write_json placed.json"], folder, "synthesize")
         cells = read_cells(folder / "stat.json")
-        clock = route("ecp5", folder, wanted) if place else Placement(None, "")
+        clock = route("ecp5", folder, options, crowded=crowded) if place else Placement(None, "")
     counted = {kind: sum(count for name, count in cells.items() if _is_kind(name, names)) for kind, names in KINDS.items()}
     clocked = {"fmax_mhz": clock.fmax_mhz, "placed": clock.placed}
     return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}

@@ -14,7 +14,7 @@ GRID = 4  # cells down and across
 
 
 def interpret(program: PatchProgram, pixels: Array) -> Array:
-    """The answers to images: whole numbers [n, channels, places] from 0 to 255 -> classes, or the sum of a regression: int64 [n]."""
+    """The answers to images, whole numbers [n, channels, places] from 0 to 255: classes, or sums of a regression, int64 [n]."""
     size = program.sizes
     codes = _codes(program, np.asarray(pixels, np.int64))
     left, right, is_constant = (program.column("lanes", name) for name in ("left", "right", "is_constant"))

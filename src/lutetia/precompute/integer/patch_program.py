@@ -204,8 +204,8 @@ def _check(model: IntegerClassifier) -> TableStage:
 
 
 class _Coded(NamedTuple):
-    """A pixel or a count that tables compare: its number in the model, its detector (-1 of a pixel), its kind, the edges that make
-    a difference, and for a constant that it is compared with the constant that stands for it."""
+    """A pixel or a count that tables compare: its number in the model, its detector (-1 of a pixel), its kind, the edges that
+    make a difference, and for a constant that it is compared with the constant that stands for it."""
 
     number: int
     detector: int
@@ -325,7 +325,8 @@ class _Memories:
         values = np.asarray(values, dtype=np.int64)
         limits = np.array([1 << each.bits for each in fields])
         assert values.shape[1:] == limits.shape
-        assert (values >= 0).all() and (values < limits).all(), name
+        assert (values >= 0).all(), name
+        assert (values < limits).all(), name
         shifts = np.cumsum([0, *(each.bits for each in fields[:-1])]).tolist()
         self.words[name] = [sum(value << shift for value, shift in zip(row, shifts, strict=True)) for row in values.tolist()]
         self.fields[name] = fields

@@ -20,6 +20,7 @@ from lutetia.precompute.integer.pixels import LEVELS, pixel_inputs
 from lutetia.precompute.integer.verilog_language import hex_words, template, words
 from lutetia.precompute.tools.find import find_tool, run_program, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
+from lutetia.precompute.tools.place import PlaceOptions
 
 Array = np.ndarray[Any, Any]
 CLASS_BITS = 8
@@ -113,9 +114,16 @@ class PatchCore:
             raise EquivalenceError(f"an answer takes {late.pop()} cycles, expected {self.cycles}")
         return got
 
-    def synthesize(self, **options: Any) -> dict[str, Any]:
-        """Synthesise it with yosys for an ECP5, as `LanguageHardware.synthesize` does."""
-        return synthesize_core(self.files, self.sources, **options)
+    def synthesize(
+        self, *, place: bool = False, fmax: float | None = None, speed_grade: int | None = None, limit: float | None = None
+    ) -> dict[str, Any]:
+        """Synthesise it with yosys for an ECP5: counts of lookup tables, flip-flops, block RAMs and DSPs (none).
+
+        With `place` nextpnr places and routes it for a clock of `fmax` MHz, where it is installed: see
+        `LanguageHardware.synthesize`.
+        """
+        options = PlaceOptions(fmax=fmax, speed_grade=speed_grade)
+        return synthesize_core(self.files, self.sources, options, place=place, crowded=False, limit=limit)
 
     def _pixels(self, images: object) -> Array:
         """Images as whole numbers [n, channels, places]."""
