@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ def run_patch_build(model: Tabular, request: BuildRequest, show: bool) -> dict[s
         ("synthesis", lambda: _synthesise(core, request)),
     )
     for name, check in checks:
-        report[name] = screen.run(name.replace("_", " "), lambda check=check: _timed(check))
+        report[name] = screen.run(name.replace("_", " "), partial(_timed, check))
         screen.say(name.replace("_", " "), report[name]["left_out"] or f"{report[name]['seconds']:.1f} s")
         save()
     return report
