@@ -122,7 +122,7 @@ def route(target: str, folder: Path, wanted: PlaceOptions, *, crowded: bool = Tr
 
     `crowded` is for designs in which router1 takes back as many wires as it lays. router2 routes the saved placement in a call of
     its own: a language model's core took it 4 minutes, and in one call with placing it had not ended after 11. It takes back
-    wires that are too long for the clock. The result varies with little things: four runs came to 51.0 to 58.0 MHz for a wanted 50.
+    wires that are too long for the clock. The result varies with little things: four runs came to 51 to 58 MHz for a wanted 50.
     """
     device = DEVICES[target]
     program = find_tool(device.nextpnr)
