@@ -170,10 +170,10 @@ def test_what_has_no_core() -> None:
     core, x = core_of("grey")
     with pytest.raises(ArgumentError, match="reuse is 7"):
         core.model.emit_images(reuse=7)
-    for wrong in (x / 255, x + 1, -x - 1, x[:, :-1], x[0], x * 257):
+    for wrong in (x / 255, x + 1, -x - 1, x[:, :-1], x[0], x * 257, [[1], [1, 2]], torch.eye(80).to_sparse()):
         with pytest.raises(ArgumentError, match="expected whole numbers from 0 to 255, 80 of each image: pixels have 8 bits"):
             core.simulate(wrong)
-    assert core.simulate(x[:0]).tolist() == []
+    assert core.simulate(x[:0]).tolist() == core.interpret(x[:0]).tolist() == []
 
 
 def test_block_rams_are_counted() -> None:

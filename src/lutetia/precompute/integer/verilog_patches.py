@@ -61,7 +61,8 @@ class PatchCore:
 
     def interpret(self, images: object) -> torch.Tensor:
         """The same by the contents of the memories, read in Python as the Verilog reads them."""
-        return torch.from_numpy(np.asarray(interpret(self.program, self._pixels(images)), np.int64))
+        pixels = self._pixels(images)
+        return torch.from_numpy(interpret(self.program, pixels)) if len(pixels) else torch.zeros(0, dtype=torch.int64)
 
     def check_memories(self, images: object) -> None:
         """EquivalenceError where the answers by the contents of the memories are not those of the model."""
@@ -127,12 +128,15 @@ class PatchCore:
 
     def _pixels(self, images: object) -> Array:
         """Images as whole numbers [n, channels, places]."""
-        given = np.asarray(images)
         n_pixels, shape = self.model.model.n_columns, self.model.model.patches.shape
-        is_whole = given.dtype.kind in "iu" and given.size == len(given) * n_pixels if given.ndim > 1 else False
+        expected = f"whole numbers from 0 to {LEVELS - 1}, {n_pixels} of each image: pixels have 8 bits"
+        try:
+            given = np.asarray(images)
+        except (TypeError, ValueError, RuntimeError):
+            fail("images", images, expected)
+        is_whole = given.dtype.kind in "iu" and given.ndim > 1 and given.size == len(given) * n_pixels
         if not is_whole or (given.size and not 0 <= given.min() <= given.max() < LEVELS):
-            found = f"{given.dtype} {list(given.shape)}"
-            fail("images", found, f"whole numbers from 0 to {LEVELS - 1}, {n_pixels} of each image: pixels have 8 bits")
+            fail("images", f"{given.dtype} {list(given.shape)}", expected)
         return given.astype(np.int64).reshape(len(given), shape[0], shape[1] * shape[2])
 
 
