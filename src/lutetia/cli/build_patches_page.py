@@ -41,13 +41,14 @@ def _parts(report: dict[str, Any]) -> list[Part]:
     pixels, outputs = report["pixels"], max(len(report["classes"]), 1)
     size = f"{pixels['height']} × {pixels['width']} pixels"
     copies, last = 2 * report["comparators"], "the number" if report["output_unit"] is not None else "the greatest sum"
+    bits = {name: each["bits"] for name, each in report["memories"].items()}
     return [
         Part("input", "pixels", (), pixels["channels"], pixels["bits"], "one after another"),
         Part("memory", "image", (0,), pixels["channels"], pixels["bits"], f"{size}, {copies} times"),
         Part("compare", "detectors", (1,), report["comparators"], report["comparators"], f"{report['positions']:,} positions"),
-        Part("count", "counters", (2,), 3, 0, "of the image, its quarters, its cells"),
-        Part("compare", "codes", (3, 1), report["inputs"], 8 * report["inputs"], f"{report['inputs']:,} counts and pixels"),
-        Part("table", "tables", (4,), 1, 0, f"{report['tables']:,} tables, one after another"),
+        Part("count", "counters", (2,), 1, bits["image counters"], "of the image, quarters, cells"),
+        Part("compare", "codes", (3, 1), report["inputs"], 8 * report["inputs"], "counts and pixels"),
+        Part("table", "tables", (4,), 1, bits["rows"], f"{report['tables']:,} tables in turn"),
         Part("sum", "sums", (5,), outputs, outputs * report["sum_bits"]),
         Part("argmax" if report["output_unit"] is None else "output", last, (6,), 1, report["out_bits"]),
     ]
