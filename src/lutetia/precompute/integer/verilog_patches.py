@@ -73,7 +73,7 @@ class PatchCore:
         pixels, size = self._pixels(images), self.program.sizes
         told = {
             "COUNT": len(pixels), "PIXELS": size["PIXELS"], "PIXEL_BITS": 8 * size["CHANNELS"], "OUT_BITS": self.out_bits,
-            "CYCLES": self.cycles,
+            "CYCLES": self.cycles, "PER_IMAGE": self.cycles_per_image,
         }  # fmt: skip
         stream = pixels.transpose(0, 2, 1).reshape(-1, size["CHANNELS"])
         answers = [answer & (1 << self.out_bits) - 1 for answer in self.answers(images).tolist()]

@@ -5,6 +5,7 @@
 `timescale 1ns / 1ps
 module lutetia_bench;
     localparam COUNT = @COUNT@, PIXELS = @PIXELS@, BITS = @PIXEL_BITS@, OUT_BITS = @OUT_BITS@, CYCLES = @CYCLES@;
+    localparam PER_IMAGE = @PER_IMAGE@;
     reg clk = 0, rst = 1;
     reg [BITS-1:0] images [0:COUNT*PIXELS-1];
     reg [OUT_BITS-1:0] answers [0:COUNT-1];
@@ -13,7 +14,7 @@ module lutetia_bench;
     wire [OUT_BITS-1:0] out_data;
     reg [31:0] noise = 1;
     reg [2:0] hold = 4; // cycles for which reset stays
-    integer sent = 0, given = 0, wrong = 0, resets = 0, slow = 0, cycles = 0, took = 0, patience = 0, file;
+    integer sent = 0, given = 0, wrong = 0, resets = 0, slow = 0, cycles = 0, took = 0, patience = 0, silent = 0, file;
 
     lutetia_core core (.clk(clk), .rst(rst), .in_data(images[sent]), .in_valid(in_valid), .in_ready(in_ready),
                        .out_data(out_data), .out_valid(out_valid), .out_ready(out_ready));
@@ -39,12 +40,18 @@ module lutetia_bench;
         end else if (hold != 0) hold = hold - 1;
         rst = hold != 0;
         patience = out_valid ? patience + 1 : 0;
-        out_ready = slow ? patience > CYCLES + 3 * PIXELS : noise[0];
+        out_ready = slow ? patience > PER_IMAGE + 4 * PIXELS : noise[0];
         in_valid = !rst && noise[1] && sent < COUNT * PIXELS;
     end
 
     always @(posedge clk) begin
         cycles <= cycles + 1;
+        silent <= (in_valid && in_ready) || (out_valid && out_ready) ? 0 : silent + 1;
+        if (silent > 3 * (PER_IMAGE + 4 * PIXELS)) begin
+            $fclose(file);
+            $display("no answer to image %0d", given);
+            $finish;
+        end
         was_valid <= out_valid && !out_ready;
         if (rst) sent <= 0;
         else begin
