@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from loaders import patches
 from torch import nn
 from wild import Made, Wild, small
 
@@ -57,6 +58,21 @@ def _table_data(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "care": wild.one(None, np.array([True, True, False, True])),
         "tables": None,
         "k": wild.one(4, 6),
+    }
+
+
+def _patch_core(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(model: Any, reuse: Any, images: Any) -> None:
+        whole = precompute.integer_model(model)
+        assert isinstance(whole, precompute.IntegerClassifier)
+        core = whole.emit_images(reuse=reuse)
+        assert torch.equal(core.interpret(images), core.answers(images))
+        core.testbench(images)
+
+    return use, {
+        "model": wild.one(patches(), *_classifiers()),
+        "reuse": wild.one(1, 2),
+        "images": wild.one(np.arange(128).reshape(2, 8, 8), torch.full((1, 64), 255)),
     }
 
 
@@ -171,6 +187,7 @@ CALLS: dict[str, Made] = {
     "IntegerClassifier": _integer_classifier,
     "IntegerTransformer": _integer_language,
     "LanguageHardware": _language_hardware,
+    "PatchCore": _patch_core,
     "Stream": _stream,
     "TableData": _table_data,
     "gates_graph": _graph_of_gates,

@@ -32,7 +32,7 @@ from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_intervals import built_bounds, circuit_interval
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
-from lutetia.cli.build_tables import Refit, kept_tables, measured, output_unit, refuse_patches, without_unseen
+from lutetia.cli.build_tables import Refit, kept_tables, measured, output_unit, without_unseen
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
@@ -100,13 +100,18 @@ class BuildRequest:
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
+    model: Model[Any] | None = None if request.target == "c" else load(request.checkpoint)
+    if isinstance(model, Tabular) and model.patches is not None:
+        from lutetia.cli.build_patches import run_patch_build
+
+        return run_patch_build(model, request, show)
     if request.target in PROGRAMS:
         from lutetia.cli.build_program import run_program_build
 
         return run_program_build(request)
     pins = None if request.pins is None else _pins(request.pins)
     with flow.record() as recorded:
-        model = _model(request.checkpoint)
+        model = _circuit_model(model, request.checkpoint)
         screen = Screen(show)
         network, facts = screen.run("tables", lambda: _network(model, request))
         samples = facts.pop("samples")
@@ -204,16 +209,14 @@ def _pins(path: Path) -> str:
         raise DataError(f"--pins {error}") from error
 
 
-def _model(checkpoint: Path) -> Classifier:
-    """Load a model that can become a circuit."""
-    model: Model[Any] = load(checkpoint)
+def _circuit_model(model: Model[Any] | None, checkpoint: Path) -> Classifier:
+    """A model that was loaded, if it can become a circuit."""
     if isinstance(model, LUTClassifier):
         _check_reads(model, checkpoint)
     if isinstance(model, LUTTransformer):
         raise DataError(f"{checkpoint} holds a language model, which is built as a program: --target {' or '.join(PROGRAMS)}")
     if not isinstance(model, Classifier):
         raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier, a VotesClassifier or a Tabular")
-    refuse_patches(model, checkpoint)
     return model
 
 

@@ -66,7 +66,7 @@ def _votes(report: dict[str, Any]) -> Decisions | None:
 
 def _figures(report: dict[str, Any]) -> dict[str, str]:
     """The headline numbers: accuracy where it was measured, then size and delay."""
-    figures = dict(_accuracies(report))
+    figures = dict(accuracies(report))
     synthesis, estimate = report["synthesis"], report["estimate"]
     luts = f"{synthesis['luts']:,}" if synthesis else f"about {estimate['luts']:,}"
     figures[f"LUTs, synthesised for {synthesis['target']}" if synthesis else "LUTs, an estimate before synthesis"] = luts
@@ -75,7 +75,7 @@ def _figures(report: dict[str, Any]) -> dict[str, str]:
     return figures
 
 
-def _accuracies(report: dict[str, Any]) -> list[tuple[str, str]]:
+def accuracies(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Accuracies, or the errors of a regression."""
     measured = report.get("accuracy") or {}
     figures = []

@@ -21,7 +21,7 @@ from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
 from lutetia.cli.build_intervals import built_bounds, circuit_interval, circuit_text, program_interval, program_text
-from lutetia.cli.build_tables import Refit, first_tables, output_unit, refuse_patches
+from lutetia.cli.build_tables import Refit, first_tables, output_unit
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
@@ -50,8 +50,6 @@ SIMULATED = 8  # bytes of a language model
 def run_program_build(request: BuildRequest) -> dict[str, Any]:
     """Write the folder of a `BuildRequest` that was checked, and return the report."""
     model = whole_model(request)
-    if request.target != "c":
-        refuse_patches(model.model, request.checkpoint)
     report = facts(model, request)
     if request.target == "c":
         texts = c_files(model)
@@ -239,9 +237,10 @@ def _size_text(size: dict[str, Any]) -> str:
 def _synthesis_text(made: dict[str, Any]) -> str:
     if made["left_out"]:
         return made["left_out"]
-    cells = f"{made['luts']:,} LUTs, {made['flip_flops']:,} flip-flops, {made['bram']} block RAMs, {made['dsp']} DSPs"
     speed = f", {made['bytes_per_second']:,} bytes per second when the window is full" if made["bytes_per_second"] else ""
-    return f"{cells} ({made['tool']}); {made['placed']}{speed}"
+    from lutetia.cli.build_screen import cells_text
+
+    return f"{cells_text(made)}; {made['placed']}{speed}"
 
 
 def show_quality(report: dict[str, Any]) -> None:

@@ -63,11 +63,12 @@ def on_one_terminal() -> bool:
 
 def show_accuracy(report: dict[str, Any], screen: Screen) -> None:
     """The most important facts about a circuit."""
-    for name, text in _accuracy_lines(report):
+    for name, text in accuracy_lines(report):
         screen.say(name, text)
 
 
-def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+def accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is known of a circuit before it is checked: the name and the text of each line."""
     accuracy, given = report["accuracy"], report["input"]
     lines = [("accuracy", accuracy["left_out"])]
     if not accuracy["left_out"]:
@@ -79,7 +80,8 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("fewer", "; ".join(_smaller(each) for each in used["fewer"]) + " (--tables)"))
     if report.get("unseen"):
         lines.append(("unseen", unseen_text(report["unseen"])))
-    lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
+    if "pixels" not in report:
+        lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     if report.get("output_unit") is not None:
         lines.append(("output", output_text(report)))
     if report.get("interval") is not None:
@@ -112,7 +114,8 @@ def unseen_text(unseen: dict[str, Any]) -> str:
 
 
 def _smaller(circuit: dict[str, Any]) -> str:
-    return f"{circuit['tables']} tables: {_worth(circuit)}, about {circuit['luts']:,} LUTs"
+    size = f"{circuit['luts']:,} LUTs" if "luts" in circuit else f"{circuit['block_rams']:,} block RAMs"
+    return f"{circuit['tables']} tables: {_worth(circuit)}, about {size}"
 
 
 def _worth(measured: dict[str, Any]) -> str:
@@ -144,6 +147,12 @@ def output_text(report: dict[str, Any]) -> str:
     return f"{unit}, is the logarithm of the prediction" if report.get("is_log") else unit
 
 
+def cells_text(made: dict[str, Any]) -> str:
+    """The counts of a synthesised core."""
+    memories = f"{made['bram']} block RAMs, {made['dsp']} DSPs"
+    return f"{made['luts']:,} LUTs, {made['flip_flops']:,} flip-flops, {memories} ({made['tool']})"
+
+
 def _range_text(given: dict[str, Any]) -> str:
     if given["range_from"] == "assumed":
         return "assumed to be 0 to 1, as the checkpoint does not say; set it with --range LO HI"
@@ -160,6 +169,11 @@ def _range_text(given: dict[str, Any]) -> str:
 
 def show_report(report: dict[str, Any], out: Path) -> None:
     """The outcome in a few lines, accuracy first."""
+    if report.get("kind") == "patterns":
+        from lutetia.cli.build_patches import show_patch_report
+
+        show_patch_report(report, out)
+        return
     if report.get("target") in PROGRAMS:
         from lutetia.cli.build_program import show_program_report
 
@@ -171,7 +185,7 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     def say(name: str, text: str) -> None:
         screen.print(f"{name:<{width}}{text}", soft_wrap=True, markup=False)
 
-    for name, text in () if is_told else _accuracy_lines(report):
+    for name, text in () if is_told else accuracy_lines(report):
         say(name, text)
     say("tables", f"{len(report['tables'])} tables, {report['lookups']} lookups")
     pace = "cycle" if report["cycles_per_frame"] == 1 else f"{report['cycles_per_frame']} cycles"

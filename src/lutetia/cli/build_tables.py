@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from lutetia.cli.build_data import Measured
 from lutetia.cli.guard import UsageError
-from lutetia.errors import ArgumentError
 from lutetia.models import Tabular
 from lutetia.precompute import LUTNetwork
 from lutetia.training import Boosting, RefitTrial, learning_rows, refit_tables, try_refit
@@ -18,6 +17,18 @@ FEWER = (2, 4, 8)  # parts of the tables that are measured, too
 LEAST_TABLES = 8
 UNSEEN = ("samples", "unchanged", "accuracy_before", "accuracy_after")  # of what dropping rows is reported to have cost
 MOST_SCORES = 1 << 20  # samples × classes up to which a second fit takes seconds
+
+
+@dataclass(frozen=True)
+class Room:
+    """How large a circuit may become: at most `most` of what `cost` says it takes, whose name in a report is `unit`."""
+
+    most: int
+    cost: Callable[[LUTNetwork], int]
+    unit: str = "luts"
+
+
+LUTS = Room(MOST_LUTS, lambda network: network.graph.cost().luts)
 
 
 class KeptTables(NamedTuple):
@@ -37,19 +48,19 @@ class Refit:
 
 
 def kept_tables(
-    model: Tabular, weight_bits: int, data: Measured | str, refit: Refit, wanted: int | None
+    model: Tabular, weight_bits: int, data: Measured | str, refit: Refit, wanted: int | None, room: Room = LUTS
 ) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model of the tables that a circuit holds, and its facts.
 
-    Their number is `wanted`, or by default as many as `MOST_LUTS` hold. Where some are left out, the rows of the others are
+    Their number is `wanted`, or by default as many as there is room for. Where some are left out, the rows of the others are
     fitted again if that helps: `cut` is the accuracy without that, `refit` the trial, `fewer` the accuracy of smaller circuits.
     """
-    count = tables_that_fit(model, weight_bits) if wanted is None else wanted
+    count = tables_that_fit(model, weight_bits, room) if wanted is None else wanted
     if count > model.config.n_tables:
         raise UsageError(f"--tables is {wanted}, and the model has {model.config.n_tables}")
     kept = first_tables(model, count, weight_bits, data, refit)
-    while kept.again and wanted is None and count > 1 and (luts := kept.network.graph.cost().luts) > MOST_LUTS:
-        count = min(count - 1, count * MOST_LUTS // luts)  # larger numbers in their rows take more LUTs
+    while kept.again and wanted is None and count > 1 and (size := room.cost(kept.network)) > room.most:
+        count = min(count - 1, count * room.most // size)  # larger numbers in their rows take more
         kept = first_tables(model, count, weight_bits, data, refit)
     used: dict[str, Any] = {"all": model.config.n_tables, "used": count}
     if kept.again:
@@ -57,27 +68,17 @@ def kept_tables(
     if kept.trial is not None:
         used["refit"] = kept.trial.to_dict()
     if wanted is None:
-        used["fewer"] = _fewer(model, count, weight_bits, data, refit)
+        used["fewer"] = _fewer(model, count, weight_bits, data, refit, room)
     return kept.network, used
 
 
-def refuse_patches(model: object, checkpoint: Path) -> None:
-    """Refuse a circuit of a model that counts patterns in images: at every position of the image it would need a detector."""
-    if isinstance(model, Tabular) and model.patches is not None:
-        counts = f"{model.patches.n_counts:,} patterns in each image"
-        raise ArgumentError(
-            f"{checkpoint} counts {counts}, which circuits do not: build a program, --target c, or train without patterns for a "
-            "circuit: lutetia train DATA --set data.patches=false"
-        )
-
-
-def tables_that_fit(model: Tabular, weight_bits: int) -> int:
-    """How many of the first tables of a model fit into an estimated `MOST_LUTS`; all for gates, which are trained together."""
+def tables_that_fit(model: Tabular, weight_bits: int, room: Room = LUTS) -> int:
+    """For how many of the first tables of a model there is room; all for gates, which are trained together."""
     count = model.config.n_tables
     if model.config.core == "gates":
         return count
-    while count > 1 and (estimate := model.network(weight_bits, count).graph.cost().luts) > MOST_LUTS:
-        count = max(1, count * MOST_LUTS // estimate)  # the first tables are the widest, so once is not enough
+    while count > 1 and (estimate := room.cost(model.network(weight_bits, count))) > room.most:
+        count = max(1, min(count - 1, count * room.most // estimate))  # the first tables are the widest, so once is not enough
     return count
 
 
@@ -125,7 +126,7 @@ def output_unit(network: LUTNetwork) -> float | None:
     return float(network.graph.output_edge.scale[0]) if is_regression else None
 
 
-def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, refit: Refit) -> list[dict[str, Any]]:
+def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, refit: Refit, room: Room) -> list[dict[str, Any]]:
     """The accuracy of circuits with a half, a quarter and an eighth of the tables; none if that would take long."""
     if isinstance(data, str) or data.train is None or len(data.train[1]) * model.config.n_classes > MOST_SCORES:
         return []
@@ -134,5 +135,5 @@ def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, r
     told = []
     for n_tables in (count // part for part in FEWER if count // part >= LEAST_TABLES):
         network = first_tables(model, n_tables, weight_bits, data, refit).network
-        told.append({"tables": n_tables, "luts": network.graph.cost().luts, **measured(network, data)})
+        told.append({"tables": n_tables, room.unit: room.cost(network), **measured(network, data)})
     return told

@@ -22,7 +22,7 @@ from lutetia.models.inputs import as_floats
 from lutetia.models.metadata import LONGEST_NAME, UNKNOWN, check_metadata, dump_metadata
 from lutetia.models.metadata import METADATA as METADATA_FILE
 from lutetia.models.metadata import MISSING as MISSING_WORDS
-from lutetia.models.patches import MOST_CHANNELS, REGION_CELLS, Patches
+from lutetia.models.patches import MOST_CHANNELS, REGION_CELLS, Patches, region_name
 from lutetia.models.saving import FORMAT as MODEL_FORMAT
 from lutetia.models.saving import MANIFEST_FORMAT, in_run, load, read_config, save, verify
 from lutetia.models.saving import TENSORS as TENSORS_FILE

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from lutetia.precompute.integer.pages import n_detectors
     from lutetia.precompute.integer.pages import page as model_page
     from lutetia.precompute.integer.pages import title_of as page_title
+    from lutetia.precompute.integer.patch_program import block_rams as core_block_rams
+    from lutetia.precompute.integer.pixels import pixel_values
+    from lutetia.precompute.integer.verilog_patches import PatchCore, core_simulator
     from lutetia.precompute.ir.graph import Builder, Graph
     from lutetia.precompute.ir.interpret import trace_values
     from lutetia.precompute.ir.stream import Compare, Input, Lookup, Stream, StreamEdge, Sum, Table, TableData
@@ -102,6 +105,7 @@ __all__ = [
     "LUTNetwork",
     "LanguageHardware",
     "MissingRowError",
+    "PatchCore",
     "PlusMinus",
     "Quantise",
     "SparseLinear",
@@ -165,6 +169,9 @@ _touch, __dir__ = lazy_door(
         "integer.language": "IntegerTransformer",
         "integer.model": "integer_model INPUT_BITS",
         "integer.pages": "model_page=page n_detectors page_title=title_of",
+        "integer.patch_program": "core_block_rams=block_rams",
+        "integer.pixels": "pixel_values",
+        "integer.verilog_patches": "PatchCore core_simulator",
         "ir.graph": "Graph Builder",
         "ir.interpret": "trace_values",
         "ir.stream": "Stream Table TableData Compare Input Lookup StreamEdge Sum",

@@ -30,6 +30,7 @@ from lutetia.precompute.tables.domains import NUMBERS
 if TYPE_CHECKING:
     from lutetia.precompute.integer.intervals import HalfWidth
     from lutetia.precompute.integer.verilog_classifier import SharedClassifier
+    from lutetia.precompute.integer.verilog_patches import PatchCore
 
 Array = np.ndarray[Any, Any]
 
@@ -136,6 +137,14 @@ class IntegerClassifier:
         from lutetia.precompute.integer.verilog_classifier import emit_shared
 
         return emit_shared(self, reuse)
+
+    def emit_images(self, *, reuse: int = 1) -> PatchCore:
+        """The core in Verilog of a model that counts patterns in images, which takes pixels one after another. Each comparator is
+        used `reuse` times at every position: 1 to the number of pairs of a detector.
+        """
+        from lutetia.precompute.integer.verilog_patches import emit_patches
+
+        return emit_patches(self, reuse)
 
     def report(self, x: Tensor, labels: Tensor, query: Tensor | None = None) -> dict[str, float]:
         """The accuracy of the float model and of this one, and how often they agree: x as the float model takes it. Of a ranking

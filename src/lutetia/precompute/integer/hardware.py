@@ -99,7 +99,7 @@ class LanguageHardware:
         ):
             command = self._compiled(tool)
             memories = {name: text for name, text in self.files.items() if name.endswith(".mem")}
-            _write({**memories, "prompt.mem": _prompt_words(given)}, Path(place))
+            write_texts({**memories, "prompt.mem": _prompt_words(given)}, Path(place))
             asked = {"prompt": len(given), "count": n, "stalls": int(stalls), "draw": int(seed is not None), "seed": seed or 0}
             run_program([*command, *(f"+{name}={value}" for name, value in asked.items())], Path(place), check=False)
             written = read_outputs(Path(place), n)
@@ -124,22 +124,8 @@ class LanguageHardware:
         With `place` nextpnr places and routes it, where it is installed: `fmax_mhz`, or in `placed` why there is none. `fmax` is
         the clock in MHz that it aims at: the one you need, as wires for a faster one may find no room. `speed_grade`: 6, 7 or 8.
         """
-        wanted = PlaceOptions(fmax=fmax, speed_grade=speed_grade)
-        wanted.check("ecp5", place)
-        with tempfile.TemporaryDirectory() as where, time_limit(limit):
-            folder = Path(where)
-            _write(self.files, folder)
-            script = [
-                f"read_verilog -DSYNTHESIS {' '.join(self.sources)}",
-                f"synth_ecp5 -top {TOP}",
-                "tee -q -o stat.json stat -json",
-            ]
-            run_yosys([*script, "delete t:$scopeinfo", "write_json placed.json"], folder, "synthesize")
-            cells = read_cells(folder / "stat.json")
-            clock = route("ecp5", folder, wanted) if place else Placement(None, "")
-        counted = {kind: sum(count for name, count in cells.items() if _is_kind(name, names)) for kind, names in KINDS.items()}
-        clocked = {"fmax_mhz": clock.fmax_mhz, "placed": clock.placed}
-        return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}
+        options = PlaceOptions(fmax=fmax, speed_grade=speed_grade)
+        return synthesize_core(self.files, self.sources, options, place=place, crowded=True, limit=limit)
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says about the core."""
@@ -164,7 +150,7 @@ class LanguageHardware:
         if tool not in built:
             place = Path(tempfile.mkdtemp())
             weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
-            _write(self.contents(), place)
+            write_texts(self.contents(), place)
             built[tool] = COMPILE[tool](place, self.sources)
         return built[tool]
 
@@ -204,11 +190,33 @@ def emit_language(
     return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model, temperature)
 
 
+def synthesize_core(
+    texts: dict[str, str], sources: list[str], options: PlaceOptions, *, place: bool, crowded: bool, limit: float | None
+) -> dict[str, Any]:
+    """Synthesise the files of a core, of which `sources` are Verilog: see `LanguageHardware.synthesize`, `crowded`: `route`."""
+    options.check("ecp5", place)
+    with tempfile.TemporaryDirectory() as where, time_limit(limit):
+        folder = Path(where)
+        write_texts(texts, folder)
+        script = [
+            f"read_verilog -DSYNTHESIS {' '.join(sources)}",
+            f"synth_ecp5 -top {TOP}",
+            "tee -q -o stat.json stat -json",
+        ]
+        run_yosys([*script, "delete t:$scopeinfo", "write_json placed.json"], folder, "synthesize")
+        cells = read_cells(folder / "stat.json")
+        clock = route("ecp5", folder, options, crowded=crowded) if place else Placement(None, "")
+    counted = {kind: sum(count for name, count in cells.items() if _is_kind(name, names)) for kind, names in KINDS.items()}
+    clocked = {"fmax_mhz": clock.fmax_mhz, "placed": clock.placed}
+    return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}
+
+
 def _prompt_words(prompt: bytes) -> str:
     return "".join(f"{byte:02x}\n" for byte in prompt)
 
 
-def _write(texts: dict[str, str], folder: Path) -> None:
+def write_texts(texts: dict[str, str], folder: Path) -> None:
+    """Write files into a folder of their own."""
     for name, text in texts.items():
         (folder / name).write_text(text)
 
@@ -221,16 +229,16 @@ def _is_kind(cell: str, names: tuple[str, ...]) -> bool:
 # ---- simulators ------------------------------------------------------------------------------------------------------
 
 
-def simulator_for(tool: str | None, n: int) -> str:
+def simulator_for(tool: str | None, n: int, feature: str = "generate") -> str:
     """A simulator that is installed: Icarus for a few answers, Verilator for many."""
     if tool is None:
         order = ("icarus", "verilator") if n <= 20 else ("verilator", "icarus")
         tool = next((each for each in order if find_tool(PROGRAMS[each])), None)
         if tool is None:
-            raise MissingFeatureError(f"generate needs {HOW['verilator']} or {HOW['iverilog']}")
+            raise MissingFeatureError(f"{feature} needs {HOW['verilator']} or {HOW['iverilog']}")
     check_choice("tool", tool, tuple(COMPILE))
     if find_tool(PROGRAMS[tool]) is None:
-        raise missing(PROGRAMS[tool], f"generate(tool={tool!r})")
+        raise missing(PROGRAMS[tool], f"{feature}(tool={tool!r})")
     return tool
 
 
@@ -255,13 +263,19 @@ _BUILT: weakref.WeakKeyDictionary[LanguageHardware, dict[str, list[str]]] = weak
 
 
 def read_outputs(folder: Path, n: int) -> Written:
-    """The output of a test bench: n answers, each with its cycles."""
+    """The output of a test bench: n bytes, each with its cycles."""
+    answers, cycles = answers_of(folder, n)
+    return Written(bytes(answers), cycles)
+
+
+def answers_of(folder: Path, n: int) -> tuple[list[int], list[int]]:
+    """The output of a test bench: n answers, and the cycles of each."""
     written = folder / "outputs.mem"
     lines = [line.split() for line in written.read_text().splitlines()] if written.is_file() else []
     try:
-        answers = [(int(byte, 16), int(cycles)) for byte, cycles in lines]
+        answers = [(int(answer, 16), int(cycles)) for answer, cycles in lines]
     except ValueError as error:
-        raise JobError(f"the simulated core wrote an undefined byte: {error}") from error
+        raise JobError(f"the simulated core wrote an undefined answer: {error}") from error
     if len(answers) < n:
-        raise JobError(f"the simulation ended after {len(answers)} of {n} bytes")
-    return Written(bytes(byte for byte, _ in answers), [cycles for _, cycles in answers])
+        raise JobError(f"the simulation ended after {len(answers)} of {n} answers")
+    return [answer for answer, _ in answers], [cycles for _, cycles in answers]

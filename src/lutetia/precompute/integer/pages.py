@@ -14,7 +14,8 @@ import numpy as np
 
 from lutetia._shared.markup import Html, tag
 from lutetia._shared.pages import Article, Section, article, asset, packed
-from lutetia.models import REGION_CELLS, Tabular, has_times, text_columns
+from lutetia.models import REGION_CELLS, Tabular, has_times, region_name, text_columns
+from lutetia.precompute.integer.c_columns import comparisons
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
 from lutetia.precompute.integer.intervals import HalfWidth
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
@@ -199,11 +200,13 @@ def _patches(model: IntegerClassifier) -> dict[str, Any]:
     """What is counted in images: see `lutetia.models.patches`."""
     patches = model.model.patches
     pairs, plane, threshold, counted = patches.arrays()
-    edges = whole_edges(model)
+    left, right, _ = comparisons(model)
+    is_compared = np.isin(np.arange(model.n_inputs), [left, right])
+    edges = [own if used else own[:0] for own, used in zip(whole_edges(model), is_compared, strict=True)]
     return {
         "shape": list(patches.shape), "nPairs": pairs.shape[1], "pairs": packed_numbers(pairs), "plane": packed_numbers(plane),
         "threshold": packed_numbers(threshold), "counted": packed_numbers(counted), "regions": list(REGION_CELLS),
-        "names": [patches.name(number) for number in range(patches.n_counts)],
+        "names": [region_name(region) for region in range(len(REGION_CELLS))],
         "edges": packed_numbers(np.concatenate(edges)), "starts": packed_numbers(np.cumsum([0, *map(len, edges)])),
     }  # fmt: skip
 
@@ -261,7 +264,8 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
         span = [float(metadata.get(key, end)) for key, end in (("input_low", 0.0), ("input_high", 1.0))] if is_image else []
         tops = encoding.tops().tolist()
         n_told = model.model.n_columns if is_image else len(source)  # counts are told as the whole numbers that they are
-        edges = [_edges(model.model, number) for number in range(n_told)]
+        edges: list[list[float | str]] | dict[int, dict[int, float | str]]
+        edges = [_edges(model.model, number) for number in range(n_told)] if not has_patches(model) else _compared_edges(model)
         labels = {str(number): _codes(model.model, number, top) for number, top in enumerate([] if is_image else tops)}
         columns = [] if is_image else _columns(model.model, titles)
         told = {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
@@ -278,6 +282,17 @@ def _edges(model: Tabular, number: int) -> list[float | str]:
     if str(int(model.encoding.source[number])) in model.metadata.get("dates", {}):
         return [model.threshold_text(number, code + 1) for code in range(len(edges))]
     return [float(f"{edge:.7g}") for edge in edges]
+
+
+def _compared_edges(model: IntegerClassifier) -> dict[int, dict[int, float | str]]:
+    """The thresholds of pixels that something is compared with, by input and place: all of a large image would take megabytes."""
+    left, right, constant = comparisons(model)
+    told: dict[int, dict[int, float | str]] = {}
+    for number in np.unique(left[(right < 0) & (left < model.model.n_columns)]).tolist():
+        own = _edges(model.model, number)
+        places = np.unique(constant[(left == number) & (right < 0)]) - 1
+        told[number] = {place: own[place] for place in places.tolist() if 0 <= place < len(own)}
+    return told
 
 
 def _columns(model: Tabular, names: list[str]) -> list[dict[str, Any]]:

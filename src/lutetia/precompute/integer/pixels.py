@@ -23,21 +23,21 @@ def has_patches(model: IntegerClassifier) -> bool:
     return getattr(model.model, "patches", None) is not None
 
 
-def pixel_values(model: IntegerClassifier) -> Array:
-    """The value of each level of a pixel, in the numbers of the float model: float64 [256]."""
-    low, high = model.model.patches.span.tolist()
+def pixel_values(model: Any) -> Array:
+    """The value of each level of a pixel, in the numbers of a float model that counts patterns: float64 [256]."""
+    low, high = model.patches.span.tolist()
     return np.arange(LEVELS) / (LEVELS - 1) * (high - low) + low
 
 
 def pixel_inputs(model: IntegerClassifier, pixels: Array) -> Array:
     """Pixels, whole numbers [n, pixels] from 0 to 255, as the inputs of a model: int64 [n, n_inputs]."""
-    values = torch.from_numpy(pixel_values(model)[pixels].reshape(-1, *model.model.config.input_shape))
+    values = torch.from_numpy(pixel_values(model.model)[pixels].reshape(-1, *model.model.config.input_shape))
     return model.quantise(values).numpy()
 
 
 def whole_edges(model: IntegerClassifier) -> list[Array]:
     """The edges of each input as whole numbers, int64 [n_edges] each: the code is one more than the edges below the number."""
-    encoding, values, n_pixels = model.model.encoding, pixel_values(model), model.model.n_columns
+    encoding, values, n_pixels = model.model.encoding, pixel_values(model.model), model.model.n_columns
     if encoding.source.tolist() != list(range(model.n_inputs)):
         raise ArgumentError("the inputs of the model are not its pixels and counts in order, as lutetia train leaves them")
     found = []

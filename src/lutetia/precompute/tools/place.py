@@ -117,23 +117,26 @@ def place_and_route(hardware: Hardware, target: str, folder: Path, wanted: Place
     return Placement(*_clock(device, folder, note), bitstream)
 
 
-def route(target: str, folder: Path, wanted: PlaceOptions) -> Placement:
+def route(target: str, folder: Path, wanted: PlaceOptions, *, crowded: bool = True) -> Placement:
     """Place and route placed.json, which yosys wrote to the folder, without pins or a bitstream.
 
-    For designs so crowded that router1 takes back as many wires as it lays. router2 routes the saved placement in a call of its
-    own: a language model's core took it 4 minutes, and in one call with placing it had not ended after 11. It takes back wires
-    that are too long for the clock. The result varies with little things: four runs came to 51.0 to 58.0 MHz for a wanted 50.
+    `crowded` is for designs in which router1 takes back as many wires as it lays. router2 routes the saved placement in a call of
+    its own: a language model's core took it 4 minutes, and in one call with placing it had not ended after 11. It takes back
+    wires that are too long for the clock. The result varies with little things: four runs came to 51 to 58 MHz for a wanted 50.
     """
     device = DEVICES[target]
     program = find_tool(device.nextpnr)
     if program is None:
         return Placement(None, f"not placed: {_absent(device.nextpnr)}")
     aimed, note = _aims(device, wanted)
-    options = [*device.options, *aimed, "--seed", "1", "--router", "router2"]
-    steps = (
-        ("--json", "placed.json", "--no-route", "--write", "located.json"),
-        ("--json", "located.json", "--no-pack", "--no-place", "--tmg-ripup", "--report", "report.json"),
-    )
+    options = [*device.options, *aimed, "--seed", "1"]
+    steps: tuple[tuple[str, ...], ...] = (("--json", "placed.json", "--report", "report.json"),)
+    if crowded:
+        options += ["--router", "router2"]
+        steps = (
+            ("--json", "placed.json", "--no-route", "--write", "located.json"),
+            ("--json", "located.json", "--no-pack", "--no-place", "--tmg-ripup", "--report", "report.json"),
+        )
     for step in steps:
         if fault := _route(program, [*options, *step], folder):
             return Placement(None, fault)

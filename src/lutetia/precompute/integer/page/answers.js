@@ -10,7 +10,13 @@ Object.assign(window.lutetia, { sample: () => Array.from(x), loudest: () => loud
 const className = (number) => model.classes[number] ?? String(number);
 const CHANNELS = model.shape.length === 3 && model.shape[0] === 3 ? ["red of ", "green of ", "blue of "] : [];
 const channelName = (number) => CHANNELS[Math.floor(number / (model.shape.at(-1) * model.shape.at(-2)))] ?? "";
-const inputName = (number) => model.features[number] ?? model.patches?.names[number - nPixels] ?? (model.shape.length > 1 ? `${channelName(number)}pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
+// What a count counts; nothing for a pixel.
+function patternName(number) {
+  if (number < 0) return undefined;
+  const [detector, address, region] = model.patches.counted.slice(number * 3, number * 3 + 3);
+  return `pattern ${address} of detector ${detector} in ${model.patches.names[region]}`;
+}
+const inputName = (number) => model.features[number] ?? (model.patches && patternName(number - nPixels)) ?? (model.shape.length > 1 ? `${channelName(number)}pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
 
 // What an input is compared with: in the unit of the data where that is known.
 const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? model.labels[input]?.[constant] ?? (constant === 0 && model.edges[input] ? "missing" : constant);
