@@ -101,8 +101,8 @@ def _check(model: Tabular, request: BuildRequest) -> None:
         raise UsageError(f"--input-bits is {request.input_bits}, and the pixels of a model that counts patterns have 8 bits")
     if request.drop_unseen:
         raise UsageError("--drop-unseen is for a circuit of tables; the tables of a core are in memories, where it saves nothing")
-    if request.temperature is not None or request.pins is not None:
-        raise UsageError("--temperature and --pins are not for a core that counts patterns in images")
+    if request.temperature is not None or request.pins is not None or request.axi:
+        raise UsageError("--temperature, --pins and --axi are not for a core that counts patterns in images")
     if request.weight_bits is not None and request.weight_bits > WEIGHT_BITS and not model.is_regression:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {WEIGHT_BITS}")
     assert model.patches is not None
