@@ -45,8 +45,8 @@ ADDRESS = "LUTETIA_WARM_"  # and the name of a server, in the environment: where
 WHOLE_END = "LUTETIA_WARM_WHOLE_END"  # in that of a process: it ends with all that Python does
 GPUS = ("nvidiactl", "dxg", "kfd")  # devices of NVIDIA's driver, of Windows' for Linux, and of AMD's
 NO_THREADS = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of numpy and pyarrow as they load
-# What many tests import besides.
-OTHERS = ("scipy.stats", "sklearn.ensemble", "pandas", "captum.attr", "transformers.models.llama.modeling_llama")
+# What many tests import besides. Not captum: it loads matplotlib, which a notebook has to find without a backend.
+OTHERS = ("scipy.stats", "sklearn.ensemble", "pandas", "transformers.models.llama.modeling_llama")
 MODULES = (
     *("torch", "torch._dynamo", "torch.distributed", "numpy", "safetensors.torch", "numba", "lutetia._shared.threads"),
     *("lutetia.training", "lutetia.training.loop", "lutetia.models", "lutetia.nn", "lutetia.attention", "lutetia.cli.commands"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -380,7 +381,7 @@ def test_a_regression_from_end_to_end(folder: Path, tmp_path: Path, capsys: Capt
 def test_a_model_too_large_for_a_quick_circuit_is_cut(
     wine_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_tables, "MOST_LUTS", 500)
+    monkeypatch.setattr(build, "LUTS", replace(build_tables.LUTS, most=500))
     monkeypatch.setattr(build, "CHECK", ())
     cut = told(capsys, "build", wine_run, "--out", tmp_path / "cut")
     used = cut["boosted_tables"]

@@ -58,8 +58,8 @@ READERS: dict[str, set[str]] = {
     "training/formats.py": {"idx", "text"},
     "training/images.py": {"images", "samples"},
     "training/metrics.py": {"metrics"},
+    "training/parquet.py": {"spreadsheet", "samples"},
     "training/shard_files.py": {"shards"},
-    "training/table_files.py": {"spreadsheet", "samples"},
 }
 # They read what this package brings, what a tool or this process has just written, the system, or the sources of a benchmark.
 OWN = {

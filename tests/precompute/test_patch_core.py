@@ -205,8 +205,8 @@ def test_build_chooses_the_core(saved: Path, capsys: pytest.CaptureFixture[str])
     assert main(command) == 0
     said = capsys.readouterr().out
     core, _ = core_of("colour")
-    cycles = f"{core.cycles_per_image:,} cycles per image"
-    assert f"takes 9 × 11 pixels one after another: 12 detectors, 20 tables, {cycles}" in said
+    held = f"{core.program.sizes['DETECTORS']} detectors, 20 tables, {core.cycles_per_image:,} cycles per image"
+    assert f"takes 9 × 11 pixels one after another: {held}" in said
     assert "not proved" in said
     assert main([*command, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -32,7 +32,7 @@ from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_intervals import built_bounds, circuit_interval
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
-from lutetia.cli.build_tables import Refit, kept_tables, measured, output_unit, without_unseen
+from lutetia.cli.build_tables import LUTS, Refit, kept_tables, measured, output_unit, without_unseen
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
@@ -252,7 +252,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
         refit = Refit(fit_settings(request.checkpoint), request.refit)
-        network, used = kept_tables(model, weight_bits, data, refit, request.n_tables)
+        network, used = kept_tables(model, weight_bits, data, refit, request.n_tables, LUTS)
         interval = circuit_interval(network, built_bounds(network, data, weight_bits, used["used"]))
         if request.input_bits is not None:
             network = model.on_values(network, request.input_bits)

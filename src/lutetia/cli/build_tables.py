@@ -48,7 +48,7 @@ class Refit:
 
 
 def kept_tables(
-    model: Tabular, weight_bits: int, data: Measured | str, refit: Refit, wanted: int | None, room: Room = LUTS
+    model: Tabular, weight_bits: int, data: Measured | str, refit: Refit, wanted: int | None, room: Room
 ) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model of the tables that a circuit holds, and its facts.
 
@@ -72,7 +72,7 @@ def kept_tables(
     return kept.network, used
 
 
-def tables_that_fit(model: Tabular, weight_bits: int, room: Room = LUTS) -> int:
+def tables_that_fit(model: Tabular, weight_bits: int, room: Room) -> int:
     """For how many of the first tables of a model there is room; all for gates, which are trained together."""
     count = model.config.n_tables
     if model.config.core == "gates":
