@@ -15,27 +15,20 @@ Results = dict[str, Result]
 
 
 def summary(results: Results) -> str:
-    """How fast, mode for mode, against whom; then what was learned."""
-    original = "Spiky, the original CUDA library"
-    lines = [
-        "| task | Lutetia | for comparison |",
-        "|---|---|---|",
-        *(
-            f"| {what}, training step on one H200 | {faster(rows_of(results[name], 'layers'))} | {original} |"
-            for what, name in (
-                ("LUT layers, smallest to largest", "lut_step"),
-                ("LUT attention, 32 to 1,024 positions", "lut_attention"),
-            )
+    """What comes out with default settings, what circuits and language models reach, and how fast the kernels are."""
+    groups = {
+        "Models with default settings": (
+            boosting_row(results["tabular"]),
+            losses_row(results["tabular_losses"]),
+            ranking_row(results["ranking"]),
+            texts_row(results["texts"]),
+            images_row(results["images"]),
         ),
-        *decode_rows(results["decode_attention"]),
-        boosting_row(results["tabular"]),
-        losses_row(results["tabular_losses"]),
-        ranking_row(results["ranking"]),
-        texts_row(results["texts"]),
-        images_row(results["images"]),
-        *learned_rows(results),
-    ]
-    return "\n".join(lines)
+        "Digits and circuits": digit_rows(results),
+        "Language models, bits per byte, lower is better": language_rows(results),
+        "Speed, as a multiple of the other's": speed_rows(results),
+    }
+    return "\n\n".join("\n".join([f"| {name} | Lutetia | others |", "|---|---|---|", *rows]) for name, rows in groups.items())
 
 
 def boosting_row(result: Result) -> str:
@@ -46,7 +39,7 @@ def boosting_row(result: Result) -> str:
         if row["task"] == "classification" and row["half"] == "report"
     }
     others = ", ".join(f"{name} {means[name]}" for name in ("HistGradientBoosting", "LightGBM", "XGBoost"))
-    return f"| tables of data, eight sets, five folds, default settings: mean accuracy | {means['Lutetia']} | {others} |"
+    return f"| tables of data, mean accuracy: eight sets, five folds | {means['Lutetia']} | {others} |"
 
 
 def losses_row(result: Result) -> str:
@@ -57,15 +50,15 @@ def losses_row(result: Result) -> str:
         f"{name} {range_of([row for row in means if row['method'] == name], 'mean', None, 3)}"
         for name in ("HistGradientBoosting", "LightGBM", "XGBoost")
     )
-    return f"| the same, losses of regressions, three sets each: mean, 1 is the best of boosting per set | {ours} | {others} |"
+    what = "losses of regressions, relative to the best boosting method per set, lower is better: three sets each"
+    return f"| {what} | {ours} | {others} |"
 
 
 def ranking_row(result: Result) -> str:
     """How well rows are put in order, on the reported sets."""
     means = {row["method"]: row for row in rows_of(result, "means") if row["half"] == "report"}
     others = ", ".join(f"{name} {means[name]['NDCG@10']:.3f}" for name in ("LightGBM", "XGBoost"))
-    what = "rankings, four sets, five folds, default settings: mean NDCG@10"
-    return f"| {what} | {means['Lutetia']['NDCG@10']:.3f} | {others} |"
+    return f"| rankings, mean NDCG@10: four sets, five folds | {means['Lutetia']['NDCG@10']:.3f} | {others} |"
 
 
 def texts_row(result: Result) -> str:
@@ -77,8 +70,7 @@ def texts_row(result: Result) -> str:
         return f"{means[name]['accuracy']:.2f}%" + ("" if loss is None else f", {loss:.3f}")
 
     others = "; ".join(f"{name} {told(name)}" for name in ("LR", "SVM", "SVM, pairs", "LightGBM"))
-    what = "texts, six sets, three folds, default settings: mean accuracy, log loss"
-    return f"| {what} | {told('Lutetia')} | on TF-IDF: {others} |"
+    return f"| texts, mean accuracy and log loss: six sets, three folds | {told('Lutetia')} | on TF-IDF: {others} |"
 
 
 def images_row(result: Result) -> str:
@@ -87,14 +79,37 @@ def images_row(result: Result) -> str:
     found = {row["method"]: f"{row['accuracy']:.2f}%" for row in rows if row["set"] == rows[0]["set"]}
     names = ("HistGradientBoosting", "LightGBM", "RandomForest", "SVM", "SVM on HOG", "CNN")
     others = ", ".join(f"{'a small CNN, same processor time,' if name == 'CNN' else name} {found[name]}" for name in names)
-    ours = f"{found['Lutetia']}, by pixels alone {found['Lutetia, pixels']}, these unshifted {found['Lutetia, unshifted']}"
-    return f"| {rows[0]['set']}, `lutetia train` and nothing else, default settings | {ours} | {others} |"
+    ours = f"{found['Lutetia']}; pixels only {found['Lutetia, pixels']}; pixels, not shifted {found['Lutetia, unshifted']}"
+    return f"| {rows[0]['set']}, accuracy of `lutetia train` | {ours} | {others} |"
+
+
+def speed_rows(results: Results) -> list[str]:
+    """How fast, mode for mode, against whom."""
+    original = "Spiky, the original CUDA library"
+    steps = (("LUT layers, smallest to largest", "lut_step"), ("LUT attention, 32 to 1,024 positions", "lut_attention"))
+    decode = {
+        kind: range_of(
+            [row for row in rows_of(results["decode_attention_cpu"], "decode") if row["kind"] == kind], "SDPA / Lutetia", "x"
+        )
+        for kind in ("dense", "ragged")
+    }
+    cpu = range_of(rows_of(results["train_cpu"], "runs"), "over the C program", "x")
+    return [
+        *(
+            f"| {what}, training step on one H200 | {faster(rows_of(results[name], 'layers'))} | {original} |"
+            for what, name in steps
+        ),
+        *decode_rows(results["decode_attention"]),
+        f"| decode attention, two CPU cores | {decode['dense']} dense, {decode['ragged']} ragged | "
+        "SDPA, masked where ragged |",
+        f"| training a 3.2 GB language model, two CPU cores | {cpu} | a reference C program |",
+    ]
 
 
 def faster(rows: list[Row]) -> str:
     """How many times as fast, in both modes, over the rows that have a peer."""
     eager, graph = (range_of(compared(rows), f"train, {mode}/{mode}", "x") for mode in ("eager", "graph"))
-    return f"{eager} as fast eager, {graph} in a CUDA graph"
+    return f"{eager} eager, {graph} in a CUDA graph"
 
 
 def compared(rows: list[Row]) -> list[Row]:
@@ -107,8 +122,8 @@ def decode_rows(result: Result) -> list[str]:
     masked = range_of(rows_of(result, "ragged"), "masked / Lutetia", "x", 3)
     lengths = value(result, "ragged", "true lengths / Lutetia", "x", shape="B64 8k")
     return [
-        f"| decode attention in CUDA graphs, H200 | {dense} as fast dense, {masked} ragged | SDPA (cuDNN), masked where ragged |",
-        f"| the same, ragged, batch 64, up to 8,192 keys | at most {lengths} | cuDNN with true lengths |",
+        f"| decode attention, H200, CUDA graphs | {dense} dense, {masked} ragged | SDPA (cuDNN), masked where ragged |",
+        f"| decode attention, H200, ragged, batch 64, up to 8,192 keys | at most {lengths} | cuDNN with true lengths |",
         *flashinfer_row(result),
     ]
 
@@ -126,15 +141,29 @@ def flashinfer_row(result: Result) -> list[str]:
     if not all(rows and all(column in row for row in rows) for rows in tables.values()):
         return []
     parts = [f"{range_of(rows, column, 'x', 3)} {name}" for name, rows in tables.items()]
-    return [f"| the same | {', '.join(parts)} | FlashInfer |"]
+    return [f"| decode attention, H200, CUDA graphs | {', '.join(parts)} | FlashInfer |"]
 
 
-def learned_rows(results: Results) -> list[str]:
-    """What tables learn, and what they cost as a circuit."""
-    mnist, enwik8, shakespeare = (results[f"train_{name}"] for name in ("mnist", "enwik8", "shakespeare"))
+def digit_rows(results: Results) -> list[str]:
+    """What tables make of MNIST, and what they cost as a circuit."""
     ours, theirs = (
-        [row for row in rows_of(mnist, "accuracy") if (row["source"] == "report") is reported] for reported in (False, True)
+        [row for row in rows_of(results["train_mnist"], "accuracy") if (row["source"] == "report") is reported]
+        for reported in (False, True)
     )
+    rows = rows_of(results["mnist_circuits"], "circuits")
+    circuits = [sized(row) for row in rows if row["network"].startswith("Lutetia (gates)")]
+    peers = [sized(row) for row in rows if row["network"] == "DWN" and row.get("encoder")]
+    return [
+        f"| MNIST, one layer of tables, two minutes on a CPU core | {range_of(ours, 'test accuracy', '%', 4)} | "
+        f"{range_of(theirs, 'test accuracy', '%', 4)} reported by the tables' authors, with fewer weights |",
+        f"| MNIST as a circuit, pixels to class, three seeds | {', '.join(circuits)} (yosys) | "
+        f"DWN, placed and routed: {', '.join(peers)} |",
+    ]
+
+
+def language_rows(results: Results) -> list[str]:
+    """What tables learn of texts, beside dense twins."""
+    enwik8, shakespeare = results["train_enwik8"], results["train_shakespeare"]
     dense, wider, ngrams, tables = (
         tests_of(enwik8, kind)
         for kind in (
@@ -152,31 +181,16 @@ def learned_rows(results: Results) -> list[str]:
     )
     half_hour = {row["model"]: row for row in rows_of(results["language_cpu"], "models")}
     cpu_tables, cpu_twin = (half_hour[name] for name in ("n-gram tables, no other feed-forward", "dense twin"))
-    rows = rows_of(results["mnist_circuits"], "circuits")
-    circuits = [sized(row) for row in rows if row["network"].startswith("Lutetia (gates)")]
-    peers = [sized(row) for row in rows if row["network"] == "DWN" and row.get("encoder")]
-    cpu = range_of(rows_of(results["train_cpu"], "runs"), "over the C program", "x")
-    decode = {
-        kind: range_of(
-            [row for row in rows_of(results["decode_attention_cpu"], "decode") if row["kind"] == kind], "SDPA / Lutetia", "x"
-        )
-        for kind in ("dense", "ragged")
-    }
     return [
-        f"| MNIST, one layer of tables, two minutes on a CPU core | {range_of(ours, 'test accuracy', '%', 4)} | "
-        f"{range_of(theirs, 'test accuracy', '%', 4)} reported by the tables' authors, with fewer weights |",
-        f"| MNIST as a circuit, pixels to class, three seeds | {', '.join(circuits)} (yosys) | "
-        f"DWN, placed and routed: {', '.join(peers)} |",
-        "| enwik8, each byte read once, 29 seconds of one GPU, n-gram tables beside a narrower feed-forward | "
-        f"{once_tables} bits per byte | dense twin: {once_dense} |",
-        f"| enwik8, 8 minutes of one GPU, n-gram tables added to a dense model | bits per byte: {bits_of(ngrams)} | "
+        "| enwik8, each byte read once, 29 seconds of one GPU: n-gram tables beside a narrower feed-forward | "
+        f"{once_tables} | dense twin: {once_dense} |",
+        f"| enwik8, 8 minutes of one GPU: n-gram tables added to a dense model | {bits_of(ngrams)} | "
         f"dense twin: {bits_of(dense)}, widened to equal step time: {bits_of(wider)}, both with dropout |",
-        f"| the same, tables in place of every feed-forward | {bits_of(tables)} | dense twin: {bits_of(dense)}, **better** |",
-        "| enwik8, half an hour of two CPU cores, n-gram tables in place of every feed-forward | "
-        f"{cpu_tables['bits per byte']:.3f} bits per byte | dense twin: {cpu_twin['bits per byte']:.3f} |",
+        f"| enwik8, 8 minutes of one GPU: tables in place of every feed-forward | {bits_of(tables)} | "
+        f"dense twin: {bits_of(dense)}, **better** |",
+        "| enwik8, half an hour of two CPU cores: n-gram tables in place of every feed-forward | "
+        f"{cpu_tables['bits per byte']:.3f} | dense twin: {cpu_twin['bits per byte']:.3f} |",
         f"| tiny Shakespeare, the same bytes, dropout tuned for both | {lut} nats per byte | dense twin: {twin} |",
-        f"| training a 3.2 GB language model on two CPU cores | {cpu} the samples per second | a reference C program |",
-        f"| decode attention on two CPU cores | {decode['dense']} dense, {decode['ragged']} ragged | SDPA, masked where ragged |",
     ]
 
 
