@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 from sklearn.metrics import log_loss
 
+from lutetia._shared.numbers import short_number
 from lutetia.cli import build, build_tables, main
 from lutetia.errors import DataError
 from lutetia.models import load
@@ -365,6 +368,15 @@ def test_a_regression_from_end_to_end(folder: Path, tmp_path: Path, capsys: Capt
     assert predicted["target"] == explained["target_name"] == "target"
     assert explained["prediction"] == pytest.approx(predicted["predictions"][0]["value"])
     assert sum(explained["relevance"]) == pytest.approx(explained["prediction"], rel=1e-3)
+    assert told(capsys, "explain", out, folder / "diabetes.csv", "--html", tmp_path / "why.html") == explained
+    page = (tmp_path / "why.html").read_text()
+    assert f"<h1>target {short_number(explained['prediction'], 6)}</h1>" in page
+    most = max(range(10), key=lambda each: abs(explained["relevance"][each]))
+    value = re.escape(short_number(explained["relevance"][most], 3, sign=True))
+    shown = f"{explained['features'][most]} = [^<]*</td><td[^>]*>{value}<"
+    assert re.search(shown, page)
+    first = explained["comparisons"][0]
+    assert f"{first['feature']} {html.escape(first['operator'])} {first['other']}" in page
     built = told(capsys, "build", out, "--out", tmp_path / "circuit", "--no-prove", "--time-limit", "60")
     assert built["simulated"]["samples"] > 0
     measured = built["accuracy"]

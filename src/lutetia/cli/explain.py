@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.text import Text
 
+from lutetia._shared.markup import tag
 from lutetia._shared.numbers import short_number, whole_number, with_unit
 from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.explain_texts import by_column, column_lines_of, show_texts, texts_of
@@ -35,6 +36,7 @@ from lutetia.report import (
     decisions_by_columns,
     first_tables,
     lead_over_rivals,
+    reason_bars,
     token_names,
 )
 
@@ -170,14 +172,15 @@ def _number(
     texts: Mapping[str, str | None],
 ) -> dict[str, Any]:
     """What each column contributed to the number that a regression predicts."""
-    if request.target is not None or request.html is not None:
-        raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
+    if request.target is not None:
+        raise UsageError("--target is for classifiers: a regression has one number to explain")
     with torch.no_grad():
         score = model(x[None])[:, 0]
     value = float(model.loss.numbers(score.numpy())[0])
     found = attribute_class(model, x, 0, request.rule)
     shown, marked = by_column(model, found.relevance, texts)
     title = model.title or "the prediction"
+    comparisons = compared_inputs(model, x, score, 0)
     told = {
         "kind": model.kind,
         "rule": request.rule,
@@ -189,21 +192,25 @@ def _number(
         "absorbed": found.absorbed,
         "relevance": shown.tolist(),
         **({"texts": [each._asdict() for each in marked]} if texts else {}),
-        "comparisons": [each._asdict() for each in compared_inputs(model, x, score, 0)],
+        "comparisons": [each._asdict() for each in comparisons],
     }
+    lines = column_lines_of(model, x.flatten(), texts)
+    answer = f"{title} {with_unit(value, model.metadata.get('target_unit'))}"
+    what = f"; its logarithm {short_number(float(score[0]), 6)} is" if model.loss.is_log else ","
+    shared = f"{answer}{what} shared out over the columns (rule {request.rule})"
+    if request.html is not None:
+        pieces = tag("p", shared), reason_bars(list(zip(lines, shown.tolist(), strict=True)), comparisons, marked)
+        pictures.page(*pieces, title=answer, path=request.html)
     if request.png is not None:
         _png(request.png, model, x, shown, f"{title}, {RULES[request.rule].title}")
     if show:
         screen = console()
         for warning in warnings:
             print_warning(warning)
-        screen.print(bars(screen, column_lines_of(model, x.flatten(), texts), shown.flatten().tolist()), end="", soft_wrap=True)
+        screen.print(bars(screen, lines, shown.flatten().tolist()), end="", soft_wrap=True)
         show_texts(marked)
         _show_comparisons(told)
-        what = f"; its logarithm {short_number(float(score[0]), 6)} is" if model.loss.is_log else ","
-        shared = one_line(f"{title} {with_unit(value, model.metadata.get('target_unit'))}")
-        shared += f"{what} shared out over the columns (rule {request.rule})"
-        screen.print(Text(shared), soft_wrap=True)
+        screen.print(Text(one_line(shared)), soft_wrap=True)
     return told
 
 

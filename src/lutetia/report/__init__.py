@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lutetia.report.attribution import DEFAULT_RULE, PRESETS, RULES, attribute_class, attribute_rows, attribute_token
     from lutetia.report.attribution import contrast as contrast_weights
     from lutetia.report.attribution import lead as lead_over_rivals
+    from lutetia.report.bars import reasons as reason_bars
     from lutetia.report.circuits import circuit, waveform
     from lutetia.report.comparisons import Comparison, Questions
     from lutetia.report.machines import machine
@@ -83,6 +84,7 @@ __getattr__, __dir__ = lazy_door(
     {
         "attribution": "BLANK_BYTE=BLANK DEFAULT_RULE PRESETS RULES"
         " attribute_class attribute_rows attribute_token contrast_weights=contrast lead_over_rivals=lead",
+        "bars": "reason_bars=reasons",
         "circuits": "circuit waveform",
         "comparisons": "Comparison Questions",
         "machines": "machine",

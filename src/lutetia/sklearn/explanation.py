@@ -24,10 +24,10 @@ from lutetia.report import (
     column_names,
     contrast_weights,
     marked_texts,
+    reason_bars,
 )
 
 Array = np.ndarray[Any, Any]
-FOR, AGAINST = "#d2540f", "#2563c9"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,30 +71,12 @@ class Explanation:
         return self.to_html()
 
 
-def _sample(explained: Explanation, sample: int, most: int = 8) -> Html:
+def _sample(explained: Explanation, sample: int) -> Html:
     """One sample: its columns beside its comparisons."""
-    row, asked = explained.relevance[sample], explained.comparisons[sample][:most]
-    order = np.argsort(-np.abs(row), kind="stable")[:most]
     said = f": {explained.classes[explained.targets[sample]]}" if explained.classes else ""
-    columns = _bars("column", [(explained.features[at], float(row[at])) for at in order])
-    answers = _bars("comparison", [(each.text, each.effect) for each in asked]) if asked else None
-    marked = [each.to_html() for each in explained.texts[sample]] if explained.texts else None
-    beside = "display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start"
-    return tag("div", tag("p", tag("b", f"sample {sample}{said}")), marked, tag("div", columns, answers, style=beside))
-
-
-def _bars(title: str, values: list[tuple[str, float]]) -> Html:
-    """Names, numbers and bars: orange for, blue against."""
-    most = max((abs(value) for _, value in values), default=0.0) or 1.0
-    left, right = "text-align:left", "text-align:right"
-    head = tag("tr", tag("th", title, style=left), tag("th", "effect", style=right), tag("th", ""))
-    rows = []
-    for name, value in values:
-        width = f"{6 * abs(value) / most:.2f}em"
-        bar = tag("div", "", style=f"height:.7em;width:{width};background:{FOR if value >= 0 else AGAINST}")
-        cells = tag("td", name, style=left), tag("td", short_number(value, 3, sign=True), style=right), tag("td", bar, style=left)
-        rows.append(tag("tr", *cells))
-    return tag("table", tag("thead", head), tag("tbody", rows))
+    columns = list(zip(explained.features, explained.relevance[sample].tolist(), strict=True))
+    marked = explained.texts[sample] if explained.texts else ()
+    return tag("div", tag("p", tag("b", f"sample {sample}{said}")), reason_bars(columns, explained.comparisons[sample], marked))
 
 
 def explain_rows(
