@@ -375,6 +375,10 @@ def test_a_regression_from_end_to_end(folder: Path, tmp_path: Path, capsys: Capt
     value = re.escape(short_number(explained["relevance"][most], 3, sign=True))
     shown = f"{explained['features'][most]} = [^<]*</td><td[^>]*>{value}<"
     assert re.search(shown, page)
+    apart = told(capsys, "explain", out, folder / "diabetes.csv", "--rule", "shapley")
+    assert sum(apart["relevance"]) + apart["absorbed"] == pytest.approx(explained["prediction"], rel=1e-3)
+    assert apart["absorbed"] == pytest.approx(152, rel=0.1)  # the mean target
+    assert "no other rule compares" in error(capsys, "explain", out, folder / "diabetes.csv", "--data", folder)
     first = explained["comparisons"][0]
     assert f"{first['feature']} {html.escape(first['operator'])} {first['other']}" in page
     built = told(capsys, "build", out, "--out", tmp_path / "circuit", "--no-prove", "--time-limit", "60")

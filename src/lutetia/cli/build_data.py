@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lutetia import training
-from lutetia.errors import LutetiaError
-from lutetia.models import Model, TextColumn, text_columns
+from lutetia.cli.guard import UsageError
+from lutetia.errors import DataError, LutetiaError
+from lutetia.models import Model, Tabular, TextColumn, text_columns
 from lutetia.training import (
     Boosting,
     TableConfig,
@@ -47,6 +48,19 @@ def open_run_data(checkpoint: Path, data: Path | None, model: Model[Any]) -> Mea
     there are none."""
     opened = _open_run(checkpoint, data, model.metadata.get("classes", ()))
     return opened if isinstance(opened, str) else _measured(opened, text_columns(model.metadata))
+
+
+def training_rows(checkpoint: Path, data: Path | None, model: Model[Any]) -> Tensor:
+    """The rows that a model of columns was trained on, as it takes them: x [n, columns]."""
+    if not isinstance(model, Tabular) or len(model.config.input_shape) != 1:
+        raise UsageError("--rule shapley compares a row with others of its table, and this is no model of a table of data")
+    opened = open_run_data(checkpoint, data, model)
+    if isinstance(opened, str) or opened.train is None:
+        why = opened if isinstance(opened, str) else "it has none"
+        raise DataError(
+            f"--rule shapley compares with the rows that {checkpoint} was trained on: {why}; --data names their folder"
+        )
+    return opened.train[0].double()
 
 
 def fit_settings(checkpoint: Path) -> Boosting | None:

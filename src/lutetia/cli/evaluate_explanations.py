@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia.cli.build_data import training_rows
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import load_for_inputs, read_inputs, read_tokens
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
 from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, as_floats
 from lutetia.relevance import RANDOM_METHOD, Faithfulness, Method, measure, random_order
-from lutetia.report import BLANK_BYTE, RULES, attribute_class, attribute_token
+from lutetia.report import BLANK_BYTE, RULES, SHAPLEY, attribute_class, attribute_token
 
 DEFAULT_RULES = ("decisive", "epsilon", "gamma", "zplus", "gradient")
 PIECE = 32  # bytes of one piece of text
@@ -44,7 +45,8 @@ def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Faith
     model = load_for_inputs(checkpoint, request.unknown)
     if isinstance(model, Tabular) and model.is_regression:
         raise UsageError("evaluate-explanations measures the probability of a class, but this model predicts a number")
-    result = _text(model, given, request) if isinstance(model, LUTTransformer) else _classes(model, given, request)
+    background = training_rows(checkpoint, None, model) if SHAPLEY in request.rules else None
+    result = _text(model, given, request) if isinstance(model, LUTTransformer) else _classes(model, given, request, background)
     if request.png is not None:
         result.picture(request.png)
     if show:
@@ -57,12 +59,12 @@ def _rules(model: object, request: FaithfulnessRequest) -> tuple[str, ...]:
     return request.rules or (("occlusion",) if counted else DEFAULT_RULES)
 
 
-def _classes(model: Classifier, given: Sequence[str], request: FaithfulnessRequest) -> Faithfulness:
+def _classes(model: Classifier, given: Sequence[str], request: FaithfulnessRequest, background: Tensor | None) -> Faithfulness:
     x = torch.cat([as_floats(model, inputs.x) for inputs in read_inputs(model, given)])[: request.most]
 
     def method(rule: str) -> Method:
         return lambda x, decisions: torch.stack(
-            [attribute_class(model, row, int(each), rule).relevance for row, each in zip(x, decisions, strict=True)]
+            [attribute_class(model, row, int(each), rule, background).relevance for row, each in zip(x, decisions, strict=True)]
         )
 
     return _measure(model, x, method, request, lambda batch: model(batch), None)

@@ -13,6 +13,7 @@ from rich.text import Text
 from lutetia._shared.markup import tag
 from lutetia._shared.numbers import short_number, whole_number, with_unit
 from lutetia.cli.backend import forward_work, kernels_for
+from lutetia.cli.build_data import training_rows
 from lutetia.cli.explain_texts import by_column, column_lines_of, show_texts, texts_of
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import NamedInputs, column_titles, exists, load_for_inputs, read_sample, read_tokens, unknown_warnings
@@ -27,6 +28,7 @@ from lutetia.relevance import pictures
 from lutetia.report import (
     DEFAULT_RULE,
     RULES,
+    SHAPLEY,
     Comparison,
     MarkedText,
     attribute_class,
@@ -56,6 +58,8 @@ class ExplainRequest(NamedTuple):
     html: Path | None
     png: Path | None
     unknown: str | None = None
+    data: Path | None = None  # where the rows are that rule shapley compares with
+    background: torch.Tensor | None = None  # these rows
 
 
 def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -> dict[str, Any]:
@@ -65,6 +69,10 @@ def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",), [given])
     model = load_for_inputs(checkpoint, request.unknown)
+    if request.rule == SHAPLEY:
+        request = request._replace(background=training_rows(checkpoint, request.data, model))
+    elif request.data is not None:
+        raise UsageError("--data names the rows that --rule shapley compares with, and no other rule compares")
     if isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates"):
         request = _by_occlusion(request)
     if isinstance(model, Classifier):
@@ -122,7 +130,7 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
     target = prediction if request.target is None else find_class(model, request.target)
     chances = scores.double().softmax(0)
     runner_up = int(chances.topk(2).indices[1])
-    found = attribute_class(model, x, target, request.rule)
+    found = attribute_class(model, x, target, request.rule, request.background)
     shown, marked = by_column(model, found.relevance, texts)
     told = {
         "kind": model.kind,
@@ -149,7 +157,7 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
     if request.html is not None:
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
         rules = list(dict.fromkeys([request.rule, *more]))
-        decided = report.decisions(model, x[None], rules=rules, target=target)
+        decided = report.decisions(model, x[None], rules=rules, target=target, background=request.background)
         if isinstance(model, Tabular) and texts:
             decided = decisions_by_columns(model, decided, texts)
         said = f"What in {name} spoke for {class_title(model, target)}, and what against it."
@@ -177,7 +185,7 @@ def _number(
     with torch.no_grad():
         score = model(x[None])[:, 0]
     value = float(model.loss.numbers(score.numpy())[0])
-    found = attribute_class(model, x, 0, request.rule)
+    found = attribute_class(model, x, 0, request.rule, request.background)
     shown, marked = by_column(model, found.relevance, texts)
     title = model.title or "the prediction"
     comparisons = compared_inputs(model, x, score, 0)
@@ -196,7 +204,11 @@ def _number(
     }
     lines = column_lines_of(model, x.flatten(), texts)
     answer = f"{title} {with_unit(value, model.metadata.get('target_unit'))}"
-    what = f"; its logarithm {short_number(float(score[0]), 6)} is" if model.loss.is_log else ","
+    what = f"; its logarithm {short_number(float(score[0]), 6)}" if model.loss.is_log else ""
+    if request.rule == SHAPLEY:
+        what += f", on average {short_number(found.absorbed or 0.0, 6)}: the difference is"
+    else:
+        what += " is" if model.loss.is_log else ","
     shared = f"{answer}{what} shared out over the columns (rule {request.rule})"
     if request.html is not None:
         pieces = tag("p", shared), reason_bars(list(zip(lines, shown.tolist(), strict=True)), comparisons, marked)
@@ -281,7 +293,8 @@ def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
 
 def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
     explained, share = told["explained"], told["absorbed"] or 0.0
-    absorbed = f", {share:.3g} of it due to biases and other constants" if abs(share) > NEGLIGIBLE * abs(explained) else ""
+    due = "that of the average training row" if told["rule"] == SHAPLEY else "due to biases and other constants"
+    absorbed = f", {share:.3g} of it {due}" if abs(share) > NEGLIGIBLE * abs(explained) else ""
     place = f"{abs(explained):.4g} {'below' if explained < 0 else 'above'} its rivals"
     line = f"{read}; shown: what put {target} {place}{absorbed} (rule {told['rule']})"
     console().print(Text(line), soft_wrap=True)

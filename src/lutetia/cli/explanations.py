@@ -68,6 +68,9 @@ def explain(
             help="With --rule integrated, what stands for no token: mean (the default), zero, pad, mask, unk, or # and a number.",
         ),
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="With --rule shapley, the folder of the run's data, if it has moved.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the explanation.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write a picture.")] = None,
     as_json: Json = False,
@@ -91,7 +94,7 @@ def explain(
 
         chosen = (rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check)
         request = HfRequest(*chosen, html, png, steps, baseline, texts, column)
-        for option, value in (("--row", row), ("--unknown", unknown)):
+        for option, value in (("--row", row), ("--unknown", unknown), ("--data", data)):
             if value is not None:
                 raise UsageError(f"{option} is not for models of transformers")
         told = explain_hf(checkpoint, given, request, show=not as_json)
@@ -110,7 +113,7 @@ def explain(
                 raise UsageError(f"{option} is for models of transformers: --hf")
         if given is None:
             raise UsageError("missing argument 'INPUT': an image, a .npy or .csv file, values with commas, or text")
-        wanted = ExplainRequest(rule or DEFAULT_RULE, target, row, html, png, unknown)
+        wanted = ExplainRequest(rule or DEFAULT_RULE, target, row, html, png, unknown, data)
         told = run_explain(checkpoint, given, wanted, show=not as_json)
     if as_json:
         print_json(told)

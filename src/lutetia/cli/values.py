@@ -9,7 +9,7 @@ from typing import Any
 from lutetia.errors import LutetiaError
 from lutetia.files import read_json
 
-RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion")
+RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion", "shapley")
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
 PROGRAMS = ("c", "verilog")  # targets of `build` that no synthesiser is needed for
 SPLITS = ("train", "valid", "test")

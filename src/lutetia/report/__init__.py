@@ -14,7 +14,16 @@ from lutetia._shared.doors import lazy_door
 
 if TYPE_CHECKING:
     from lutetia.report.attribution import BLANK as BLANK_BYTE
-    from lutetia.report.attribution import DEFAULT_RULE, PRESETS, RULES, attribute_class, attribute_rows, attribute_token
+    from lutetia.report.attribution import (
+        DEFAULT_RULE,
+        PRESETS,
+        RULES,
+        SHAPLEY,
+        attribute_class,
+        attribute_from_average,
+        attribute_rows,
+        attribute_token,
+    )
     from lutetia.report.attribution import contrast as contrast_weights
     from lutetia.report.attribution import lead as lead_over_rivals
     from lutetia.report.bars import reasons as reason_bars
@@ -82,8 +91,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_door(
     __name__,
     {
-        "attribution": "BLANK_BYTE=BLANK DEFAULT_RULE PRESETS RULES"
-        " attribute_class attribute_rows attribute_token contrast_weights=contrast lead_over_rivals=lead",
+        "attribution": "BLANK_BYTE=BLANK DEFAULT_RULE PRESETS RULES SHAPLEY"
+        " attribute_class attribute_from_average attribute_rows attribute_token contrast_weights=contrast lead_over_rivals=lead",
         "bars": "reason_bars=reasons",
         "circuits": "circuit waveform",
         "comparisons": "Comparison Questions",

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import relevance
-from lutetia.errors import check_choice
+from lutetia.errors import ArgumentError, check_choice
 from lutetia.models import Classifier, LUTTransformer, Tabular
 from lutetia.nn import ngram_tables
+from lutetia.report.shapley import background_rows, shapley
 
 PRESETS: dict[str, Callable[[], relevance.Rules]] = {
     "epsilon": relevance.presets.epsilon,
@@ -55,16 +56,19 @@ RULES: dict[str, Rule] = {
     "dynamic": Rule("By size alone", "The score is shared out by the size of each contribution, whatever its sign."),
     "gradient": Rule("A small change", "Gradient × input: the slope used in training, times the value of the input."),
     "occlusion": Rule("Blanked out", "How far the score falls when this one input is blanked."),
+    "shapley": Rule("Apart from the average", "How each column moved the score away from that of the average training row."),
 }
 # In `benchmarks/lut_faithfulness.py` it names best what models of tables used: in all nine kinds, by deletion area.
 DEFAULT_RULE = "decisive"
+SHAPLEY = "shapley"
 OCCLUDED_AT_ONCE = 1024
 ROWS_AT_ONCE = 256  # of a table of data
 BLANK = ord(" ")  # replaces an occluded byte
 
 
 class Attribution(NamedTuple):
-    """The relevance of each input, in the inputs' shape, and how much biases and other constants absorbed."""
+    """The relevance of each input, in the inputs' shape, and how much biases and other constants absorbed; of Shapley values, the
+    average score of the rows that the input is compared with."""
 
     relevance: Tensor
     absorbed: float | None  # None for rules that do not conserve relevance
@@ -92,9 +96,15 @@ def lead_seed(scores: Tensor, target: int | Tensor) -> Tensor:
     return contrast(scores, target) * scores
 
 
-def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Attribution:
-    """The relevance of each input for the lead of a class: x [*input_shape] -> the same shape."""
+def attribute_class(model: Classifier, x: Tensor, target: int, rule: str, background: Tensor | None = None) -> Attribution:
+    """The relevance of each input for the lead of a class: x [*input_shape] -> the same shape.
+
+    Rule "shapley", of a model of columns, compares with the rows `background` [m, columns].
+    """
     check_choice("rule", rule, tuple(RULES))
+    if rule == SHAPLEY:
+        values, average = attribute_from_average(model, x[None], target, background)
+        return Attribution(values[0], float(average[0]))
     if rule == "occlusion":
         return Attribution(_occlusion(model, x, target), None)
     if isinstance(model, Tabular):  # what its tables compare are codes, of which a column may have several
@@ -117,6 +127,20 @@ def attribute_rows(model: Tabular, x: Tensor, targets: Tensor, rule: str) -> Ten
         result = relevance.attribute(model.core, codes, target=seed, rules=PRESETS[rule]())
         parts.append(model.by_column(result[codes].detach(), rows).view(rows.shape))
     return torch.cat(parts)
+
+
+def attribute_from_average(
+    model: Classifier, x: Tensor, targets: int | Tensor, background: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Shapley values of the columns for the lead of a class, of many rows x [n, columns], and what they add to, the average of
+    `background`: float64 [n, columns] and [n]. Targets: one for all, or int64 [n]."""
+    if not isinstance(model, Tabular):
+        raise ArgumentError(f"rule is 'shapley' and model a {type(model).__name__}, expected a model of a table of data")
+    if background is None:
+        raise ArgumentError("rule 'shapley' compares with other rows, expected them as background")
+    with torch.no_grad():
+        weights = contrast(model(x), targets)
+    return shapley(model, x, weights, background_rows(background))
 
 
 def _attribute_batch(model: nn.Module, batch: Tensor, target: int, rule: str) -> Attribution:

@@ -39,17 +39,19 @@ def decisions(
     target: int | None = None,
     labels: Sequence[str] = (),
     said: str = "",
+    background: Tensor | None = None,
 ) -> Decisions:
     """Explain a few inputs of a classifier: x [B, *input_shape], floats or uint8; y [B], their classes, where they are known.
 
     `target` is the class that is explained, the predicted one by default. `labels` name the classes; by default the names that
-    the checkpoint knows.
+    the checkpoint knows. Rule "shapley" compares with the rows `background` [m, columns].
     """
     check_tensor("x", x, ["B", *model.config.input_shape], (*FLOATS, torch.uint8))
     if y is not None:
         check_tensor("y", y, [len(x)])
     classes = [None] * len(x) if y is None else y.tolist()
-    items = [decide(model, row, rules=rules, target=target, label=label) for row, label in zip(x, classes, strict=True)]
+    shared: dict[str, Any] = {"rules": rules, "target": target, "background": background}
+    items = [decide(model, row, label=label, **shared) for row, label in zip(x, classes, strict=True)]
     return Decisions(
         tuple(model.config.input_shape),
         items,
@@ -98,6 +100,7 @@ def decide(
     target: int | None = None,
     label: int | None = None,
     n_detectors: int = SHOWN_DETECTORS,
+    background: Tensor | None = None,
 ) -> Decision:
     """Explain one input: x [*input_shape], floats or uint8. `target` is the class that is explained, the predicted one by
     default; the `n_detectors` most important of the first tables are shown."""
@@ -113,7 +116,7 @@ def decide(
         target = prediction if target is None else target
         check_range("target", target, 0, model.config.n_classes - 1)
     with as_in_use(model):
-        heat = {rule: attribute_class(model, x, target, rule).relevance.flatten().tolist() for rule in rules}
+        heat = {rule: attribute_class(model, x, target, rule, background).relevance.flatten().tolist() for rule in rules}
         found = detectors(model, x, target, n_detectors) if isinstance(model, LUTClassifier) else []
     texts = input_texts(model, x) if x.dim() == 1 else []
     asked = compared(model, x, scores, target)[:n_detectors]

@@ -217,16 +217,19 @@ class TabularEstimator(BaseEstimator):
 
     # ---- explanations, circuits --------------------------------------------------------------------------------------
 
-    def explain(self, X: Any, *, target: Any = None, rule: str | None = None) -> Explanation:
+    def explain(self, X: Any, *, target: Any = None, rule: str | None = None, background: Any = None) -> Explanation:
         """Which columns and which comparisons made each prediction, or with `target` the score of that class.
 
-        `rule` is one of `lutetia.relevance`: "decisive" by default; gates are explained by "occlusion".
+        `rule` is one of `lutetia.relevance`: "decisive" by default; gates are explained by "occlusion". "shapley" gives exact
+        Shapley values: how each column moved the prediction away from the average of `background`, such as the rows that were
+        fitted, of which 128 are drawn.
         """
         check_is_fitted(self, "model_")
         matrix = self._matrix(X)
         number = None if target is None else self._class_number(target)
         texts = {self.names()[each]: texts_of(X, each) for each in self.texts_}
-        return explain_rows(self.model_, matrix, number, rule, texts)
+        others = None if background is None else self._matrix(background)
+        return explain_rows(self.model_, matrix, number, rule, texts, others)
 
     def _class_number(self, target: Any) -> int:
         raise ValueError(f"target is {target!r}, expected None: a regression has no classes")

@@ -16,9 +16,11 @@ from lutetia.models import Tabular, Votes
 from lutetia.report import (
     DEFAULT_RULE,
     RULES,
+    SHAPLEY,
     Comparison,
     MarkedText,
     Questions,
+    attribute_from_average,
     attribute_rows,
     by_data_column,
     column_names,
@@ -34,13 +36,15 @@ Array = np.ndarray[Any, Any]
 class Explanation:
     """For each sample: `relevance` float64 [n, columns] of the columns named `features`, and `comparisons`, the most effective
     first. What is explained is how far class number `targets[i]` is above its rivals; in a regression, the sum of the tables,
-    which is the logarithm of the prediction with loss="poisson"."""
+    which is the logarithm of the prediction with loss="poisson". With rule="shapley" the relevance of a sample and its `average`
+    add up to that."""
 
     features: list[str]
     targets: list[int]
     relevance: Array
     comparisons: list[list[Comparison]]
     classes: list[str] = field(default_factory=list)  # their names; none in a regression
+    average: Array | None = None  # with rule="shapley", what relevance adds to: that of the rows compared with, float64 [n]
     texts: list[list[MarkedText]] = field(default_factory=list)  # those of each sample, with the relevance of their words
 
     def __len__(self) -> int:
@@ -56,6 +60,8 @@ class Explanation:
         order = np.argsort(-np.abs(row), kind="stable")[:most]
         lines = [f"{self.features[at]}: {short_number(row[at], 3, sign=True)}" for at in order]
         head = [f"for {self.classes[self.targets[sample]]}:"] if self.classes else []
+        if self.average is not None:
+            head.append(f"on average: {short_number(self.average[sample], 3, sign=True)}")
         lines += [each.told(most) for each in self.texts[sample]] if self.texts else []
         return "\n".join([*head, *lines, *(str(each) for each in self.comparisons[sample][:most])])
 
@@ -80,9 +86,15 @@ def _sample(explained: Explanation, sample: int) -> Html:
 
 
 def explain_rows(
-    model: Tabular, x: Array, target: int | None, rule: str | None, texts: Mapping[str, Sequence[str | None]] | None = None
+    model: Tabular,
+    x: Array,
+    target: int | None,
+    rule: str | None,
+    texts: Mapping[str, Sequence[str | None]] | None = None,
+    background: Array | None = None,
 ) -> Explanation:
-    """Explain a model's predictions for rows x float64 [n, inputs], and the texts of its columns of text."""
+    """Explain a model's predictions for rows x float64 [n, inputs], and the texts of its columns of text. Rule "shapley" compares
+    with the rows `background` float64 [m, inputs]."""
     is_gates = isinstance(model.core, Votes)
     rule = rule or ("occlusion" if is_gates else DEFAULT_RULE)
     check_choice("rule", rule, tuple(RULES))
@@ -91,15 +103,20 @@ def explain_rows(
     with torch.no_grad():
         scores = model(given)
     targets = scores.argmax(1) if target is None else torch.full((len(x),), target)
-    relevance = attribute_rows(model, given, targets, rule).double().numpy()
+    average = None
+    if rule == SHAPLEY:
+        values, base = attribute_from_average(model, given, targets, None if background is None else torch.from_numpy(background))
+        relevance, average = values.numpy(), base.numpy()
+    else:
+        relevance = attribute_rows(model, given, targets, rule).double().numpy()
     asked: list[list[Comparison]] = [[] for _ in targets]
     if not is_gates:
         ask, weights = Questions(model, names), contrast_weights(scores, targets).double().numpy()
         asked = [ask(codes, own) for codes, own in zip(model.encoding.codes(x).T, weights, strict=True)]
     classes = [str(name) for name in model.metadata.get("classes", ())]
     if not texts:
-        return Explanation(names, targets.tolist(), relevance, asked, classes)
+        return Explanation(names, targets.tolist(), relevance, asked, classes, average)
     rows = [{name: own[row] for name, own in texts.items()} for row in range(len(x))]
     marked = [marked_texts(model, own, row) for own, row in zip(relevance, rows, strict=True)]
     columns = column_names(model, len(names))
-    return Explanation(columns, targets.tolist(), by_data_column(model, relevance), asked, classes, marked)
+    return Explanation(columns, targets.tolist(), by_data_column(model, relevance), asked, classes, average, marked)

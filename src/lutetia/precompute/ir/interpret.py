@@ -109,7 +109,7 @@ def _table(node: Table, sources: list[np.ndarray], edges: list[StreamEdge]) -> n
     if node not in _plans:
         _plans[node] = _plan(node, edges[0])
     out = np.zeros((len(codes), node.edge.channels), dtype=np.int64)
-    look_up(codes, *_plans[node], out)
+    look_up(codes, _plans[node], out)
     return out.reshape(*x.shape[:-1], node.edge.channels)
 
 

@@ -12,23 +12,13 @@ jit: Any = compiled.jit(nogil=True)
 
 
 @jit
-def look_up(
-    codes: np.ndarray,
-    channel: np.ndarray,
-    bit: np.ndarray,
-    start: np.ndarray,
-    flip: np.ndarray,
-    first: np.ndarray,
-    outputs: np.ndarray,
-    out_start: np.ndarray,
-    contents: np.ndarray,
-    out: np.ndarray,
-) -> None:
+def look_up(codes: np.ndarray, plan: tuple[np.ndarray, ...], out: np.ndarray) -> None:
     """Every lookup of every row: codes [n, channels] -> out [n, out_channels].
 
     Lookup u reads bits start[u] to start[u + 1] of (channel, bit), the first one most significant, and finds its row of
     `contents` at first[u] + address · n_outputs.
     """
+    channel, bit, start, flip, first, outputs, out_start, contents = plan
     for row in range(codes.shape[0]):
         for u in range(flip.shape[0]):
             address = 0
