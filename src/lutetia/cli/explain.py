@@ -197,7 +197,7 @@ def _number(
     lines = column_lines_of(model, x.flatten(), texts)
     answer = f"{title} {with_unit(value, model.metadata.get('target_unit'))}"
     what = f"; its logarithm {short_number(float(score[0]), 6)} is" if model.loss.is_log else ","
-    shared = f"{answer}{what} shared out over the columns (rule {request.rule})"
+    shared = f"{answer}{what} divided among the columns (rule {request.rule})"
     if request.html is not None:
         pieces = tag("p", shared), reason_bars(list(zip(lines, shown.tolist(), strict=True)), comparisons, marked)
         pictures.page(*pieces, title=answer, path=request.html)
@@ -239,7 +239,7 @@ def _show_classifier(
     _show_comparisons(told)
     read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
     chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
-    _show_end(f"read as {read} ({chances})", class_title(model, told["target"]), told)
+    _show_end(f"predicted {read} ({chances})", class_title(model, told["target"]), told)
 
 
 def _show_comparisons(told: dict[str, Any]) -> None:
