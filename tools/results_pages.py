@@ -313,6 +313,9 @@ CIRCUIT_SECTIONS = [
         "[Picture](hardware.md#mnist-in-gates).",
         setting="Means of three seeds and their range.",
     ),
+]
+
+TABLE_SECTIONS = [
     Section(
         "Tables of data",
         "tabular",
@@ -408,7 +411,14 @@ CIRCUIT_SECTIONS = [
     ),
 ]
 
-SECTIONS = [*LUT_SECTIONS, *ATTENTION_SECTIONS, *MODEL_SECTIONS, *RELEVANCE_SECTIONS, *CIRCUIT_SECTIONS]
+SECTIONS = [
+    *TABLE_SECTIONS,
+    *CIRCUIT_SECTIONS,
+    *LUT_SECTIONS,
+    *ATTENTION_SECTIONS,
+    *MODEL_SECTIONS,
+    *RELEVANCE_SECTIONS,
+]
 
 # For those who work on the kernels: on a page of the notes.
 NOTE_SECTIONS = [
