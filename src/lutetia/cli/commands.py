@@ -281,7 +281,7 @@ def quantize(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Make the tables of a model int8: a quarter of the size, and faster on a CPU.
+    """Make the tables of a model int8: a quarter of the size, faster on a CPU.
 
     For example:
 
@@ -314,7 +314,9 @@ def bench(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Run a benchmark of the checkout; or list them, with what each claims and whether it can run here.
+    """List the benchmarks of the checkout, or run one.
+
+    The list says what each claims and whether it can run here.
 
     For example:
 

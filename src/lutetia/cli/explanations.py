@@ -147,7 +147,7 @@ def evaluate_explanations(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Compare rules of explanation: which is the most faithful to a model, by deletion and insertion?
+    """Compare rules of explanation by deletion and insertion: which is the most faithful to a model?
 
     For example:
 
