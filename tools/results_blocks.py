@@ -100,8 +100,7 @@ def speed_rows(results: Results) -> list[str]:
             for what, name in steps
         ),
         *decode_rows(results["decode_attention"]),
-        f"| decode attention, two CPU cores | {decode['dense']} dense, {decode['ragged']} ragged | "
-        "SDPA, masked where ragged |",
+        f"| decode attention, two CPU cores | {decode['dense']} dense, {decode['ragged']} ragged | SDPA, masked where ragged |",
         f"| training a 3.2 GB language model, two CPU cores | {cpu} | a reference C program |",
     ]
 

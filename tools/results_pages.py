@@ -42,10 +42,14 @@ INTRODUCTION = """# Results
 
 <!-- written by tools/make_results.py from benchmarks/results: change those files, then run `make results` -->
 
-Generated from `benchmarks/results`, where dates, versions, commits, settings and absolute times are. H200: one NVIDIA H200, torch
-2.11. CPU: one thread of an AMD EPYC, torch 2.13. Above 1x Lutetia is faster. *Original* is Spiky, the CUDA library behind the LUT
-runtime. Two numbers in a cell are eval/training step; a dash is a range over runs. [How this was measured](notes/measuring.md) ·
-[peers](comparison.md) · [more](notes/results.md)
+Every table comes from a saved run in `benchmarks/results`. Dates, versions, commits, settings and absolute times are there.
+
+- **Machines**: H200 is one NVIDIA H200 with torch 2.11. CPU is one thread of an AMD EPYC with torch 2.13.
+- **Ratios**: above 1x, Lutetia is faster.
+- **Cells**: two numbers are eval/training step. A dash is a range over runs.
+- ***Original*** is Spiky, the CUDA library behind the LUT runtime.
+
+[How this was measured](notes/measuring.md) · [peers](comparison.md) · [more measurements](notes/results.md)
 """
 
 NOTES = """# Notes: more measurements
@@ -159,7 +163,7 @@ MODEL_SECTIONS = [
                 column("bytes written per second", "written"),
             )
         ],
-        "A GPU made the steps that two cores make in that time.",
+        "As many steps as two cores make in that time, computed on a GPU.",
         setting="Width 384, context 256, enwik8; written by one thread.",
     ),
     Section(
@@ -266,7 +270,7 @@ ATTENTION_SECTIONS = [
                 "by processor time",
             )
         ],
-        "At batch 1 most of the time is spent on the weights. SDPA reads the padding of a ragged batch; its DynamicCache copies "
+        "At batch 1 most of the time goes to the weights. SDPA reads the padding of a ragged batch; its DynamicCache copies "
         "all keys for every token.",
         setting="Tokens per second. SmolLM2's sizes, float32, context 1,024 (10 to 100% of it in a ragged batch).",
     ),
@@ -304,10 +308,14 @@ CIRCUIT_SECTIONS = [
         "Gates, boosted trees and torchlogix",
         "circuits",
         [table("circuits", "set", "method", "size", column("accuracy", digits=4), column("LUT6", digits=4), "accuracies")],
-        "MNIST without a size: those above. Elsewhere a quarter of the rows is tested, "
-        "and `LUTClassifier` teaches ours, not theirs. Large: ours and trees. [Picture](hardware.md#mnist-in-gates).",
+        "MNIST rows without a size are those of the section above. On the other sets a quarter of the rows is tested, and "
+        "`LUTClassifier` teaches our networks, not the others. Only ours and the trees have a large size. "
+        "[Picture](hardware.md#mnist-in-gates).",
         setting="Means of three seeds and their range.",
     ),
+]
+
+TABLE_SECTIONS = [
     Section(
         "Tables of data",
         "tabular",
@@ -317,7 +325,7 @@ CIRCUIT_SECTIONS = [
             table("rmse", "set", *(column(name, digits=4) for name in TABULAR), where=is_reported),
         ],
         tabular_sentence,
-        setting="Default settings, on sets that did not choose them (computers was looked at twice).",
+        setting="Default settings, chosen on other sets (computers was looked at twice).",
     ),
     Section(
         "Losses of regressions",
@@ -327,7 +335,7 @@ CIRCUIT_SECTIONS = [
             table("losses", "loss", "set", *(column(name, digits=4) for name in TABULAR[:-1]), where=is_reported),
         ],
         losses_sentence,
-        setting="Default settings but for the loss, on sets that did not choose them (solder was looked at twice).",
+        setting="Default settings except for the loss, chosen on other sets (solder was looked at twice).",
     ),
     Section(
         "Rankings",
@@ -337,7 +345,7 @@ CIRCUIT_SECTIONS = [
             table("sets", "set", "kind", "queries", *(column(name, digits=4) for name in RANKERS), where=is_reported),
         ],
         ranking_sentence,
-        setting="Default settings, on sets that did not choose them.",
+        setting="Default settings, chosen on other sets.",
     ),
     Section(
         "Texts",
@@ -357,7 +365,7 @@ CIRCUIT_SECTIONS = [
             Spread("accuracy", ("free", "constrained"), "set", ("method",), digits=4),
         ],
         monotone_sentence,
-        setting="Default settings, without constraints and with those that one would guess.",
+        setting="Default settings, without constraints and with plausible ones.",
     ),
     Section(
         "Intervals of predicted numbers",
@@ -398,12 +406,19 @@ CIRCUIT_SECTIONS = [
             )
         ],
         "Accuracy of the whole model, of circuits of its first tables without and with a second fit of their rows, and of the "
-        "one that `lutetia build` makes: a trial on training rows decides. On marketing all 500 tables overfit.",
+        "circuit that `lutetia build` makes, which a trial on training rows selects. On marketing all 500 tables overfit.",
         setting="One fold, 6-bit weights. Models of two classes are built whole.",
     ),
 ]
 
-SECTIONS = [*LUT_SECTIONS, *ATTENTION_SECTIONS, *MODEL_SECTIONS, *RELEVANCE_SECTIONS, *CIRCUIT_SECTIONS]
+SECTIONS = [
+    *TABLE_SECTIONS,
+    *CIRCUIT_SECTIONS,
+    *LUT_SECTIONS,
+    *ATTENTION_SECTIONS,
+    *MODEL_SECTIONS,
+    *RELEVANCE_SECTIONS,
+]
 
 # For those who work on the kernels: on a page of the notes.
 NOTE_SECTIONS = [

@@ -72,7 +72,7 @@ def decode_sentence(result: Result) -> str:
     pages = [{"cost": row["pages of 64"] / row["bf16"]} for row in served]
     eight = [{"cost": row["fp8 cache"] / row["bf16"]} for row in served if row.get("fp8 cache")]
     return (
-        "Dense, the claim is at most 1.01 times cuDNN's time. The times with true lengths include a host loop. "
+        "For dense batches the claim is at most 1.01 times cuDNN's time. The times with true lengths include a host loop. "
         f"Pages of 64 take {range_of(pages, 'cost')} times as long, an FP8 cache {range_of(eight, 'cost', None, 3)} times. An "
         f"eager call takes {value(result, 'eager call', 'time', call='decode_attention')} µs, SDPA's "
         f"{value(result, 'eager call', 'time', digits=2, call='SDPA')} µs."
@@ -184,7 +184,7 @@ def intervals_sentence(result: Result) -> str:
     """What is wanted, and which claims do not hold."""
     return (
         "Wanted: nine in ten new rows inside. The hardest fifth are the rows to which the model gives the widest intervals. "
-        f"The size of the tables for it was chosen on these sets.{not_reached(result)}"
+        f"The size of the tables that learn the widths was chosen on these sets.{not_reached(result)}"
     )
 
 
@@ -209,11 +209,11 @@ def ranking_sentence(result: Result) -> str:
     """What the numbers are, where ours is behind, and which claims do not hold."""
     rows = [row for row in rows_of(result, "sets") if row["half"] == "report"]
     behind = [row["set"] for row in rows if row["Lutetia"] < max(row["LightGBM"], row["XGBoost"])]
-    lost = f"Behind one of them on {', '.join(behind)}. " if behind else ""
+    lost = f"One of them is ahead on {', '.join(behind)}. " if behind else ""
     return (
-        "NDCG@10 of queries that were not fitted, five folds of whole queries. Graded: rows of sets made for other tasks, graded "
-        "by a number within each query; synthetic: made by the benchmark. Ours holds out queries to stop early by default, the "
-        f"others fit 100 trees. {lost}Higher is better.{not_reached(result)}"
+        "NDCG@10 of held-out queries, in five folds of whole queries; higher is better. Graded sets were made for other tasks: a "
+        "number grades the rows of each query. The synthetic set is made by the benchmark. By default ours holds out queries to "
+        f"stop early, and the others fit 100 trees. {lost}{not_reached(result)}"
     )
 
 
@@ -230,9 +230,9 @@ def texts_sentence(result: Result) -> str:
             behind.append(f"{best['method']} on {name} by {gap:.1f} points")
     lost = f"More accurate than ours: {', '.join(behind)}. " if behind else ""
     return (
-        f"Accuracy in % and log loss, seconds of processor time of a fit and of predictions. Texts: {sizes}. What ours makes of "
-        "texts was chosen on messages, reviews and headlines; docstrings, sentences and tweets decided nothing. Linear models "
-        "and LightGBM see TF-IDF, with pairs where it says so, HistGradientBoosting counts of 200 words. "
+        f"Accuracy in % and log loss; processor seconds of a fit and of predictions. Texts: {sizes}. How ours reads texts was "
+        "chosen on messages, reviews and headlines, not on docstrings, sentences and tweets. Linear models and LightGBM get "
+        "TF-IDF, of pairs too where it says so; HistGradientBoosting gets counts of 200 words. "
         f"{lost}{not_reached(result)}"
     )
 
@@ -245,7 +245,7 @@ def monotone_sentence(result: Result) -> str:
     return (
         "RMSE in the unit of the target, then accuracy in % of the same sets as two classes, above the median or not. "
         "Constraints, upwards: speed, hd, ram, screen; bmi, bp; carat, x, y, z; school; LNOxEm, and sqrtWS downwards; education. "
-        f"Of steps through a constrained column up to {most:.0f}% go the wrong way without constraints, none of ours with them. "
+        f"Without constraints, up to {most:.0f}% of our steps through a constrained column go the wrong way; with them, none. "
         f"Our fit with constraints takes {min(times):.1f} to {max(times):.1f} times as long.{not_reached(result)}"
     )
 
@@ -253,11 +253,12 @@ def monotone_sentence(result: Result) -> str:
 def images_sentence(result: Result) -> str:
     """What was fitted, and which claims do not hold."""
     return (
-        "Ours is what `lutetia train` fits: patterns counted where its own trial says so, each image also shifted by a pixel, "
-        "1,000 tables; *pixels* without patterns, *unshifted* with 500 tables and images as they are, which the others see, too. "
-        "HOG: histograms of oriented gradients. CNN: four small convolutions, trained for the processor time of our fit. MNIST: "
-        "its 10,000 test images; photos: strips of them; others: a quarter. Patterns were chosen on other sets and other "
-        f"images of MNIST, shift and number of tables on digits, photos, shapes and MNIST.{not_reached(result)}"
+        "*Lutetia* is what `lutetia train` fits: patterns if its own trial selects them, each image also shifted by a pixel, "
+        "1,000 tables. *Pixels* has no patterns. *Unshifted* has 500 tables and sees each image as it is, as the others do. HOG: "
+        "histograms of oriented gradients. CNN: four small convolutions, trained for the processor time of our fit. Tested on "
+        "the 10,000 test images of MNIST, strips of photos, and a quarter of the other sets. Patterns were chosen on other sets "
+        "and other images of MNIST; shift and number of tables on digits, photos, shapes and MNIST."
+        f"{not_reached(result)}"
     )
 
 
@@ -403,7 +404,7 @@ def clock_sentence(result: Result) -> str:
     ]
     numbers = {tool: re.search(r"\d+[.]\d+", result["settings"][tool]) for tool in ("yosys", "nextpnr")}
     tools = ", ".join(f"{tool} {found[0]}" for tool, found in numbers.items() if found)
-    return f"{'; '.join(parts)} ({tools}), without what feeds it; seed 0 of the network of 98.42%."
+    return f"{'; '.join(parts)} ({tools}), not counting what feeds it. It is seed 0 of the network of 98.42%."
 
 
 def gates_sentence(result: Result) -> str:
@@ -411,7 +412,7 @@ def gates_sentence(result: Result) -> str:
     *_, network = rows
     return (
         "10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images of one seed agreed. "
-        "Settings were chosen on held-out training images, of the smallest by test accuracy. "
+        "Settings were chosen on held-out training images; those of the smallest network by test accuracy. "
         f"The network of 98.42% trains in {sum(row['seconds'] for row in rows):.0f} seconds with its teachers "
         f"(one seed: {network['accuracy']}%, {network['LUTs']:,} LUTs). Counts of others are from papers."
     )

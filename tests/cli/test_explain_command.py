@@ -132,7 +132,7 @@ def test_the_terminal_shows_a_heat_map(folder: Path, monkeypatch: pytest.MonkeyP
     heat = "".join(line[15:] for line in lines[:4])
     assert [len(line) for line in lines[:4]] == [27] * 4
     assert "##" in heat or "==" in heat
-    assert lines[4].startswith("read as class ")
+    assert lines[4].startswith("predicted class ")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -205,7 +205,7 @@ def test_names_probability_and_runner_up(named: Path, tmp_path: Path, capsys: Ca
     assert main(["explain", str(named), "0.5,150", "--html", str(page)]) == 0
     said = capsys.readouterr()
     assert {line.split("  ")[0] for line in said.out.splitlines()[:2]} == {"radius = 0.5", "area <b> = 150"}
-    assert said.out.splitlines()[2].startswith(f"read as {names[order[0]]} ({chances[order[0]]:.1%}, then {names[order[1]]}")
+    assert said.out.splitlines()[2].startswith(f"predicted {names[order[0]]} ({chances[order[0]]:.1%}, then {names[order[1]]}")
     assert "\x1b" not in said.out
     assert said.err == f"next: lutetia flow {named} 0.5,150\n"
     assert f"Read as {names[order[0]]}" in page.read_text(encoding="utf-8")

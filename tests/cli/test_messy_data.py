@@ -33,13 +33,13 @@ def test_what_is_wrong_with_a_file_is_told(customers: Path, tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert "  number  left out: text with 200 different values\n" in shown
     assert "calls   6 categories, because '–' is not a number" in shown
-    assert """--set 'data.missing=["WORD"]' takes such a word for missing""" in shown
+    assert """--set 'data.missing=["WORD"]' reads such a word as missing""" in shown
     lines = customers.read_text().splitlines()[1:]
     order = np.random.Generator(np.random.PCG64(0)).permutation(230)  # as rows are drawn to be tested
     fitted = {lines[row] for row in order[:-46]}
     copies = sum(lines[row] in fitted for row in order[-46:])
     assert copies > 5
-    assert f"{copies} of 46 rows to test are copies of some to fit: " in shown
+    assert f"{copies} of 46 rows to test are copies of rows to fit, " in shown
     assert main(["train", str(customers), *SMALL, "--set", 'data.missing=["–"]', "--out", str(tmp_path / "again")]) == 0
     assert "  calls   number, 5 values, 58 missing\n" in capsys.readouterr().out
 

@@ -57,7 +57,7 @@ def test_dates_and_a_random_split_are_said_with_what_to_type(stays: Path, tmp_pa
     assert main(train(stays, tmp_path / "a")) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "drawn at random" in line]
     asked = "--set data.split=latest --set 'data.split_by=\"seen on\"'"
-    assert line == f"rows to test are drawn at random, also between the dates of others; to test on the latest: {asked}"
+    assert line == f"rows to test are drawn at random, not the latest; to test on the latest: {asked}"
     assert main(train(stays, tmp_path / "b", "data.split=latest", 'data.split_by="seen on"')) == 0
     shown = capsys.readouterr().out
     assert "256 rows to fit, 64 rows to test, the latest by seen on\n" in shown
@@ -106,4 +106,4 @@ def test_rows_without_a_weight_or_a_date_are_not_said_to_lack_a_target(tmp_path:
     assert main(train(tmp_path / "a.csv", tmp_path / "run", *asked)) == 0
     shown = capsys.readouterr().out
     assert "skipped 1 row without a target or without share: line 7 (data.skip_unusable in the config)\n" in shown
-    assert "  seen is compared as a date alone, not by its month or weekday\n" in shown
+    assert "  seen is compared as a date, not by its month or weekday\n" in shown

@@ -494,7 +494,7 @@ def test_photos_of_several_sizes_in_colour(tmp_path: Path, capsys: Capture) -> N
     run = tmp_path / "run"
     assert main(["train", str(tmp_path / "photos"), "--out", str(run), "--set", "fit.n_tables=20"]) == 0
     where = "data.size, data.colour, data.shift and data.patches in the config"
-    assert f" pixels, in colour, fitted also when shifted by 1 pixel ({where})" in capsys.readouterr().out
+    assert f" pixels, in colour, each also fitted shifted by 1 pixel ({where})" in capsys.readouterr().out
     assert tomllib.loads((run / "config.toml").read_text())["data"]["colour"] is True
     assert told(capsys, "evaluate", run)["accuracy"] == 1.0
     assert told(capsys, "evaluate", run, tmp_path / "photos")["samples"] == 60

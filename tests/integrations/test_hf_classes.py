@@ -154,9 +154,9 @@ def test_the_command_explains_each_kind(folders: Path, tmp_path: Path, capsys: C
     image = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(image)
     for kind, given, words in (
-        ("classes", "the <b> cat", "read as "),
+        ("classes", "the <b> cat", "predicted "),
         ("masked", "the <mask> <b> cat", "in the mask comes "),
-        ("images", str(image), "read as "),
+        ("images", str(image), "predicted "),
         ("t5", "the <b> cat", "shown: what put each token above"),
     ):
         page, picture = tmp_path / f"{kind}.html", tmp_path / f"{kind}.png"

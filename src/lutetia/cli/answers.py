@@ -17,17 +17,17 @@ def predict(
     checkpoint: Checkpoint,
     given: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT...", help="Rows of numbers, .csv, .npy, .npz files, images, folders of images; or text."),
+        typer.Argument(metavar="INPUT...", help="Rows of values, .csv, .npy or .npz files, images, folders of images, or text."),
     ],
-    out: Annotated[Path | None, typer.Option("--csv", help="Write all probabilities as CSV to a file; - is stdout.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep all columns of the input files in the CSV file.")] = False,
+    out: Annotated[Path | None, typer.Option("--csv", help="Write all predictions to a CSV file; - is stdout.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the columns of the input in the CSV file.")] = False,
     unknown: Unknown = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Predict classes with probabilities, numbers with intervals, ranks within queries, or the next byte of a text.
+    """Predict classes, numbers, ranks within queries, or the next byte of a text.
 
-    Damaged images among others are named and left out; the exit code is then 1.
+    Classes come with probabilities, numbers with intervals. Damaged images are named and left out; the exit code is then 1.
 
     For example:
 
@@ -56,7 +56,7 @@ def evaluate(
         Path | None,
         typer.Argument(
             metavar="[DATA]",
-            help="A .csv, .parquet or .npz file with classes, a folder of images by class, or text; by default the run's own.",
+            help="A .csv, .parquet or .npz file with answers, a folder of images by class, or text; the run's own by default.",
         ),
     ] = None,
     split: Annotated[
@@ -67,12 +67,12 @@ def evaluate(
         str | None, typer.Option("--label", help="The column of classes of a .csv file: its name, or its number from 0.")
     ] = None,
     folder: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, if it has moved.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the confusion matrix of the classes.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the confusion matrix.")] = None,
     unknown: Unknown = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure how good a model is: accuracy and each class, errors of numbers, NDCG of rankings, or bits per byte.
+    """Measure a model: accuracy and recall of classes, errors of numbers, NDCG of rankings, or bits per byte.
 
     For example:
 
@@ -94,7 +94,7 @@ def evaluate(
 
 @app.command()
 def info(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
-    """Describe a checkpoint: its model, names, ranges, files and checksums.
+    """Describe a model: its size, names, ranges, files and checksums.
 
     For example:
 

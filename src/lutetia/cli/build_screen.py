@@ -157,7 +157,7 @@ def _range_text(given: dict[str, Any]) -> str:
     if given["range_from"] == "assumed":
         return "assumed to be 0 to 1, as the checkpoint does not say; set it with --range LO HI"
     if given["map"] == "ranks":
-        return "codes by the encoding of the model, 0 for what is missing; --input-bits takes whole numbers as they are"
+        return "codes that the model's encoding makes, 0 if missing; --input-bits takes whole numbers as they are"
     if given["map"] == "values":
         return "whole numbers as they are"
     ends = [given["low"], given["high"]]

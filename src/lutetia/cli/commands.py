@@ -43,40 +43,40 @@ def train(
         Path,
         typer.Argument(
             metavar="CONFIG.toml|DATA",
-            help="A config: the model, the data and the schedule; or data: a .csv, .parquet, .npz or .txt file, a folder of "
-            "images by class.",
+            help="Your data: a .csv, .parquet, .npz or .txt file, or a folder with one folder of images per class. Or a config "
+            "of the model, the data and the schedule.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="The run folder, by default runs/NAME for NAME.csv or .toml.")] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", help="The column to predict, for a data file; the last by default.")
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The run folder; runs/NAME by default, for NAME.csv or NAME.toml.")
     ] = None,
+    target: Annotated[str | None, typer.Option("--target", help="The column to predict; the last by default.")] = None,
     task: Annotated[
         str | None,
         typer.Option(
             "--task",
-            help=f"{', '.join(values.TASKS)}; guessed from the target by default. A ranking needs --set data.query=COLUMN.",
+            help=f"{', '.join(values.TASKS)}; guessed from the target by default. Ranking needs --set data.query=COLUMN.",
             autocompletion=values.complete_task,
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in the folder.")] = False,
     device: Annotated[
         str | None,
-        typer.Option("--device", help="cpu or cuda; by default a GPU if there is one.", autocompletion=values.complete_device),
+        typer.Option("--device", help="cpu or cuda; a GPU by default, if there is one.", autocompletion=values.complete_device),
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="The folder of the data; by default that of CONFIG.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The folder of the data; that of CONFIG by default.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Replace a setting: --set train.steps=100.",
+            help="Replace a setting: --set train.steps=100. May be repeated.",
         ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model.
+    """Train a model on a table, images or a text.
 
     For example:
 
@@ -113,7 +113,7 @@ def train(
 def generate(
     checkpoint: Checkpoint,
     prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.", show_default="a line break")] = "\n",
-    max_new: Annotated[int, typer.Option("--max-new", help="The maximum number of bytes to write, of tokens with --hf.")] = 256,
+    max_new: Annotated[int, typer.Option("--max-new", help="The maximum number of bytes to write; of tokens with --hf.")] = 256,
     temperature: Annotated[float, typer.Option("--temperature", help="0 always takes the best byte.")] = 1.0,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from the K best bytes only.")] = None,
     top_p: Annotated[
@@ -122,7 +122,7 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop before this text; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Make the draws repeatable.")] = None,
     hf: Annotated[
-        bool, typer.Option("--hf", help="CKPT is the folder of a decoder of transformers, or the name of one downloaded before.")
+        bool, typer.Option("--hf", help="CKPT is a decoder of transformers: its folder, or its name if it was downloaded before.")
     ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="With --hf: put the prompt into the model's chat template.")] = False,
     as_json: Json = False,
@@ -161,8 +161,8 @@ def build(
         int | None,
         typer.Option(
             "--input-bits",
-            help="Bits per input; by default the fewest that cost at most 0.2 points. For tables of data: a circuit that takes "
-            "whole numbers of N bits, such as readings of a sensor, in place of codes.",
+            help="Bits per input; by default the fewest that cost at most 0.2 points. For tables of data: the circuit takes "
+            "whole numbers of N bits, such as readings of a sensor, instead of codes.",
         ),
     ] = None,
     weight_bits: Annotated[
@@ -170,12 +170,15 @@ def build(
     ] = None,
     n_tables: Annotated[
         int | None,
-        typer.Option("--tables", help="For tables of data: build only the first N; by default as many as 16,000 LUTs hold."),
+        typer.Option("--tables", help="For tables of data: build the first N; by default as many as fit 16,000 LUTs."),
     ] = None,
     refit: Annotated[
-        bool | None, typer.Option("--refit/--no-refit", help="Fit kept tables again; by default if it helps.")
+        bool | None,
+        typer.Option(
+            "--refit/--no-refit", help="Fit the rows of the kept tables again; by default if a trial says that it helps."
+        ),
     ] = None,
-    drop_unseen: Annotated[bool, typer.Option("--drop-unseen", help="Give up table rows that training never read.")] = False,
+    drop_unseen: Annotated[bool, typer.Option("--drop-unseen", help="Drop table rows that training never read.")] = False,
     value_range: Annotated[
         tuple[float, float] | None,
         typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
@@ -185,7 +188,8 @@ def build(
         str,
         typer.Option(
             "--target",
-            help="What yosys maps to: lut6, lut4, ice40 or ecp5; or c, a program in C99; or verilog, a core that runs a model.",
+            help="lut6, lut4, ice40 or ecp5: a circuit, and what yosys maps it to. c: a program in C99. verilog: a core that "
+            "runs a model.",
             autocompletion=values.complete_hardware,
         ),
     ] = "lut6",
@@ -217,11 +221,11 @@ def build(
         int | None,
         typer.Option("--reuse", help="For a classifier in Verilog: how many times a sample uses its comparators and memories."),
     ] = None,
-    axi: Annotated[bool, typer.Option("--axi", help="Write an AXI4-Stream wrapper of the circuit, too.")] = False,
+    axi: Annotated[bool, typer.Option("--axi", help="Also write an AXI4-Stream wrapper of the circuit.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Turn a network of lookup tables into hardware, or into a program in C.
+    """Turn a model of lookup tables into a circuit, or into a program in C.
 
     For example:
 
@@ -277,7 +281,7 @@ def quantize(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Make the tables of a model int8, a quarter of the size and faster on a CPU.
+    """Make the tables of a model int8: a quarter of the size, faster on a CPU.
 
     For example:
 
@@ -296,14 +300,12 @@ def quantize(
 def bench(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME", help="The benchmark; without it, all are listed.", autocompletion=values.complete_benchmark
-        ),
+        typer.Argument(metavar="NAME", help="The benchmark; without it, list all.", autocompletion=values.complete_benchmark),
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for the benchmark itself.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Use tiny sizes, to check in seconds that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use tiny sizes: check in seconds that it runs.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Keep the result in benchmarks/results of the checkout.")] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON into FILE.")] = None,
     checkout: Annotated[
@@ -312,7 +314,9 @@ def bench(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the benchmarks of the checkout, with what each claims and whether it can run here; or run one.
+    """List the benchmarks of the checkout, or run one.
+
+    The list says what each claims and whether it can run here.
 
     For example:
 
@@ -361,11 +365,13 @@ def flow(
 
 @app.command()
 def doctor(
-    attempt: Annotated[bool, typer.Option("--try", help="Also import torch and run a Triton kernel: takes seconds.")] = False,
+    attempt: Annotated[
+        bool, typer.Option("--try", help="Also try it: import torch, run a Triton kernel, fit small tables. Takes seconds.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show what is installed, what it enables and how to get what is missing.
+    """Show what is installed, what it enables, and how to get what is missing.
 
     For example:
 

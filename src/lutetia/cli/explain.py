@@ -209,7 +209,7 @@ def _number(
         what += f", on average {short_number(found.absorbed or 0.0, 6)}: the difference is"
     else:
         what += " is" if model.loss.is_log else ","
-    shared = f"{answer}{what} shared out over the columns (rule {request.rule})"
+    shared = f"{answer}{what} divided among the columns (rule {request.rule})"
     if request.html is not None:
         pieces = tag("p", shared), reason_bars(list(zip(lines, shown.tolist(), strict=True)), comparisons, marked)
         pictures.page(*pieces, title=answer, path=request.html)
@@ -251,7 +251,7 @@ def _show_classifier(
     _show_comparisons(told)
     read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
     chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
-    _show_end(f"read as {read} ({chances})", class_title(model, told["target"]), told)
+    _show_end(f"predicted {read} ({chances})", class_title(model, told["target"]), told)
 
 
 def _show_comparisons(told: dict[str, Any]) -> None:

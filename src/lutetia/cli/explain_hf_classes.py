@@ -114,7 +114,7 @@ def _title(told: dict[str, Any]) -> str:
 
 
 def _show_end(told: dict[str, Any]) -> None:
-    said = f"read as {one_line(told['prediction_name'])} ({told['probability']:.1%})"
+    said = f"predicted {one_line(told['prediction_name'])} ({told['probability']:.1%})"
     above = "" if told["against_name"] is None else f" above {one_line(told['against_name'])}"
     compared = (
         f"what put {one_line(told['target_name'])} {told['explained']:.4g}{above}"

@@ -17,13 +17,13 @@ from lutetia.cli.show import as_typed, name_next, print_json
 def explain(
     checkpoint: Checkpoint,
     given: Annotated[
-        str | None, typer.Argument(metavar="[INPUT]", help="An image, a .npy or .csv file, values with commas, or text.")
+        str | None, typer.Argument(metavar="[INPUT]", help="An image, a .npy or .csv file, a row of values with commas, or text.")
     ] = None,
     rule: Annotated[
         str | None,
         typer.Option(
             "--rule",
-            help=f"How to explain: {', '.join(values.RULES)}; decisive by default, attnlrp with --hf, and there also integrated.",
+            help=f"{', '.join(values.RULES)}; decisive by default. With --hf also integrated; attnlrp by default.",
             autocompletion=values.complete_rule,
         ),
     ] = None,
@@ -31,21 +31,25 @@ def explain(
         str | None,
         typer.Option(
             "--target",
-            help="The class, by name or number, the byte, or with --hf the token; the best by default.",
+            help="What to explain: a class by name or number, a byte, or with --hf a token; the best by default.",
             autocompletion=values.complete_class,
         ),
     ] = None,
     row: Row = None,
     unknown: Unknown = None,
     hf: Annotated[
-        bool, typer.Option("--hf", help="CKPT is a folder of transformers: a language model, or a classifier of texts or images.")
+        bool,
+        typer.Option(
+            "--hf",
+            help="CKPT is a language model or a classifier of transformers: its folder, or its name if it was downloaded before.",
+        ),
     ] = False,
     against: Annotated[
         str | None,
-        typer.Option("--against", help="With --hf, the token or class it is compared with; the strongest rival by default."),
+        typer.Option("--against", help="With --hf, the token or class to compare with; the strongest rival by default."),
     ] = None,
     answer: Annotated[
-        int | None, typer.Option("--answer", help="With --hf, write this many tokens, and explain each of them.")
+        int | None, typer.Option("--answer", help="With --hf, write up to this many tokens, and explain each.")
     ] = None,
     texts: Annotated[
         Path | None,
@@ -56,7 +60,8 @@ def explain(
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="With --hf, INPUT is a message for the model's chat template.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="With --hf, leave out the most relevant tokens, and see how far the decision falls.")
+        bool,
+        typer.Option("--check", help="With --hf, leave out the most relevant tokens, and measure the fall in probability."),
     ] = False,
     steps: Annotated[
         int | None, typer.Option("--steps", help="With --rule integrated, the number of steps; 50 by default.")
@@ -65,7 +70,7 @@ def explain(
         str | None,
         typer.Option(
             "--baseline",
-            help="With --rule integrated, what stands for no token: mean (the default), zero, pad, mask, unk, or # and a number.",
+            help="With --rule integrated, what replaces tokens: mean (the default), zero, pad, mask, unk, or # and a number.",
         ),
     ] = None,
     data: Annotated[
@@ -76,7 +81,7 @@ def explain(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show which inputs made an output.
+    """Show which inputs decided an output.
 
     For example:
 
@@ -145,7 +150,7 @@ def evaluate_explanations(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Measure which rule explains a model faithfully, by deletion and insertion.
+    """Compare rules of explanation by deletion and insertion: which is the most faithful to a model?
 
     For example:
 

@@ -28,7 +28,7 @@ Unknown = Annotated[
     str | None,
     typer.Option(
         "--unknown",
-        help="What a category is that the model has not seen: error or missing.",
+        help="How to treat a category that the model has not seen: error or missing.",
         autocompletion=values.complete_unknown,
     ),
 ]

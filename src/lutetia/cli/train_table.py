@@ -159,7 +159,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
     if table.texts:
         names = json.dumps([own.name for own in table.texts], ensure_ascii=False)
-        told = f"  --set {shlex.quote(f'data.text={one_line(names)}')} lists the columns of text, [] is none"
+        told = f"  --set {shlex.quote(f'data.text={one_line(names)}')} chooses the columns of text; [] for none"
         screen.print(told, soft_wrap=True, markup=False)
     if any("different values" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.categorical=["NAME"]' keeps a column of many values as categories""", soft_wrap=True)
@@ -167,7 +167,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print("  --set data.day_first=true (or false) keeps such dates", soft_wrap=True)
     if any("is not a number" in told for _, told in types):
         screen.print(
-            """  --set 'data.missing=["WORD"]' takes such a word for missing, and the column for numbers""", soft_wrap=True
+            """  --set 'data.missing=["WORD"]' reads such a word as missing, and the column as numbers""", soft_wrap=True
         )
     if any("identifier" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
@@ -175,7 +175,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         screen.print(f"  {told} (fit.monotone)", soft_wrap=True)
         for name in (table.features[number] for number in table.dates):
             if config.fit.monotone.get(name):
-                screen.print(f"  {one_line(name)} is compared as a date alone, not by its month or weekday", soft_wrap=True)
+                screen.print(f"  {one_line(name)} is compared as a date, not by its month or weekday", soft_wrap=True)
     if told := _latest_text(config, table):
         screen.print(told, soft_wrap=True)
     if told := _copies_text(data):
@@ -202,8 +202,8 @@ def _copies_text(data: Data) -> str:
     count = sum(row in known for row in tested)
     if not count or len(known) < MOSTLY_DIFFERENT * len(fitted):
         return ""
-    what = "is a copy of one" if count == 1 else "are copies of some"
-    return f"{count:,} of {_rows_text(parts[1])} to test {what} to fit: what is measured on copies is too good"
+    what = "is a copy of a row" if count == 1 else "are copies of rows"
+    return f"{count:,} of {_rows_text(parts[1])} to test {what} to fit, so the test looks too good"
 
 
 def _rows_text(part: Any) -> str:
@@ -235,7 +235,7 @@ def _latest_text(config: TableConfig, table: LearningTable) -> str:
     by = f"--set {_setting('data.split_by', name)}"
     if config.data.split == "random":
         what = "rows" if table.query is None else "queries"
-        why = f"{what} to test are drawn at random, also between the dates of others"
+        why = f"{what} to test are drawn at random, not the latest"
         return f"{why}; to test on the latest: --set data.split=latest {by}"
     is_sorted = config.data.split != "latest" or (np.diff(dates[~np.isnan(dates)]) >= 0).all()
     return "" if is_sorted else f"the file is not in the order of {one_line(name)}; to test on its latest rows: {by}"
@@ -271,7 +271,7 @@ def _images_text(config: TableConfig, shape: tuple[int, ...]) -> str:
     resized = "resized to" if config.data.size else "of"
     colours = {True: ", in colour", False: ", grey", None: ""}[config.data.colour]
     moved = (
-        f", fitted also when shifted by {config.data.shift} pixel{'' if config.data.shift == 1 else 's'}"
+        f", each also fitted shifted by {config.data.shift} pixel{'' if config.data.shift == 1 else 's'}"
         if config.data.shift
         else ""
     )
@@ -310,9 +310,9 @@ def show_table(summary: dict[str, Any]) -> None:
 
 def _words_text(told: dict[str, Any]) -> str:
     """What is made of a text column, and the clearest words of each class: "spam: free, txt, claim"."""
-    counts = f"{told['weighed']:,} words and pairs are weighed, {told['looked_for']:,} looked for"
+    counts = f"{told['weighed']:,} words and pairs have weights, {told['looked_for']:,} are inputs themselves"
     words = [f"{one_line(name)}: {', '.join(map(one_line, own))}" for name, own in told["speak"].items() if own][:SHOWN_CLASSES]
-    return f"{one_line(told['column'])}: {counts}" + (f"; they speak for {'; '.join(words)}" if words else "")
+    return f"{one_line(told['column'])}: {counts}" + (f"; strongest for {'; for '.join(words)}" if words else "")
 
 
 def _patches_text(counts: int, trial: dict[str, Any] | None) -> str:

@@ -36,11 +36,9 @@ class MarkedText(NamedTuple):
         return [(word, value) for word, value in order if value]
 
     def told(self, most: int = SHOWN_WORDS) -> str:
-        """The strongest words in a line: "in review: dull +0.41, not -0.12, what it lacks +0.03"."""
+        """The strongest words in a line: "in review: dull +0.41, not -0.12, absent words and length +0.03"."""
         words = [f"{word} {short_number(value, 3, sign=True)}" for word, value in self.strongest(most)]
-        return (
-            f"in {self.column}: {', '.join([*words, f'what it lacks, and its length, {short_number(self.rest, 3, sign=True)}'])}"
-        )
+        return f"in {self.column}: {', '.join([*words, f'absent words and length {short_number(self.rest, 3, sign=True)}'])}"
 
     def pieces(self) -> list[tuple[str, float]]:
         """The text in pieces, each with its relevance: words, and what stands between them."""
