@@ -80,6 +80,16 @@ def test_ops_of_compiled_graphs_are_served_too(device: str, kind: str) -> None:
             torch.testing.assert_close(mine, want)
 
 
+@pytest.mark.parametrize("shape", [(7,), (1, 7), (2, 3, 7), (1, 1, 1, 7)])
+def test_rows_of_any_shape_are_served(device: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = layer_of("full", device), torch.randn(shape, device=device)
+    grad = torch.randn(*shape[:-1], layer.n_outputs, device=device)
+    first = step(layer, x, grad)
+    monkeypatch.setattr("lutetia.nn.lut.run", None)  # the way of a call that nothing was prepared for
+    for mine, want in zip(step(layer, x, grad), first, strict=True):
+        torch.testing.assert_close(mine, want)
+
+
 def served(layer: LUT, x: Tensor, anchors: Tensor | None = None) -> bool:
     mark = layer.meta if layer._header is None else layer.synapse_start
     return quick.quick_for(x, layer.weight, layer.anchors if anchors is None else anchors, mark) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import io
 import pickle
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+import lutetia.nn
 from lut.oracle import gradients
 from lutetia.errors import ArgumentError
 from lutetia.lut import SynapseMeta, Synapses, growth, lut, random_anchors, use_backend
@@ -24,6 +26,12 @@ GENERAL = growth.random(3, 4, 5, 0.6, seed=1)
 SHARED = growth.random(3, 4, 5, 0.6, seed=1, shared=True, metas=(SynapseMeta(), SynapseMeta(lr_scale=0.5, max_weight=0.01)))
 WIRINGS = {"fc": None, "general": GENERAL, "shared": SHARED}
 POLICIES = ("dense", "sparse", "in_place")
+
+
+@pytest.mark.parametrize("name", sorted(lutetia.nn.__all__))
+def test_help_names_every_argument(name: str) -> None:
+    arguments = inspect.signature(getattr(lutetia.nn, name)).parameters.values()
+    assert not [each for each in arguments if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
 
 @pytest.fixture(autouse=True)

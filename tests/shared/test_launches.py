@@ -84,3 +84,49 @@ def test_triton_is_asked_once_for_arguments_alike(current: list[int | None], mon
     monkeypatch.setattr(launches, "MOST", 6)
     launches.planned(kernel, (4,))((numbers, None), 8, 0.5, CASE="a")
     assert len(launches._known) == 1  # all others are forgotten
+
+
+FACTS = {"num_ctas": 1, "num_warps": 4, "shared": 96, "global_scratch_size": 0, "launch_cooperative_grid": False}
+SIGNATURE = {"x": ("*fp32", "constexpr"), "n": "i32", "m": "i64", "rate": "fp32", "CASE": "constexpr"}
+SIZES = [8, 4, 8, 4, 8, 8]  # of the parameters, and of two that Triton adds
+
+
+def compiled_with(signature: dict[str, Any], facts: dict[str, Any]) -> Any:
+    """A launch of a kernel that Triton compiled."""
+    from lutetia._shared import launches
+
+    launch = launches.Launch(None, (3, 2), torch.device("cuda", 0))
+    source = SimpleNamespace(signature=signature)
+    launch.compiled = SimpleNamespace(function=7, src=source, metadata=SimpleNamespace(**facts))
+    return launch
+
+
+def test_a_launch_among_others_has_the_bits_of_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lutetia._shared import driver
+    from lutetia._shared.steps import Shot
+
+    x = torch.zeros(3)
+    monkeypatch.setattr(driver, "parameter_sizes", lambda function: SIZES)
+    shot = compiled_with(SIGNATURE, FACTS).shot((x, None), -3, 2**40, 0.5, "case")
+    assert shot == Shot(7, (3, 2, 1), 128, 96, (x, 2**64 - 3, 2**40, 0x3F000000, 0, 0))
+    assert shot.given[0] is x
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "sizes"),
+    [
+        ("*fp32", {"num_ctas": 2}, [8]),
+        ("*fp32", {"global_scratch_size": 64}, [8]),
+        ("*fp32", {"launch_cooperative_grid": True}, [8]),
+        ("fp64", {}, [8]),
+        ("tensordesc", {}, [8]),
+        ("i32", {}, [8]),  # the kernel takes something else
+        ("*fp32", {}, [8] * 97),  # more than there is room for
+        ("*fp32", {}, None),  # the driver does not tell
+    ],
+)
+def test_what_triton_must_launch_itself(kind: str, facts: dict[str, Any], sizes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lutetia._shared import driver
+
+    monkeypatch.setattr(driver, "parameter_sizes", lambda function: sizes)
+    assert compiled_with({"x": kind}, FACTS | facts).shot(3) is None

@@ -242,8 +242,13 @@ def alternating(x: Tensor, calls: list[int] = []) -> Tensor:  # noqa: B006
         alternating,
         lambda x: x * torch.tensor([1.0, 2.0, 3.0]),  # a new tensor each time
         lambda x: torch.ops.lutetia_test_replay.twice(x),
+        lambda x: x + len(x.to("meta")),
+        lambda x: x + len(torch.empty(3, device="meta").copy_(x)),
     ],
-    ids=["a number", "a mask", "places", "hidden memory", "a counter", "a fresh constant", "an op of others"],
+    ids=[
+        *("a number", "a mask", "places", "hidden memory", "a counter", "a fresh constant", "an op of others"),
+        *("a copy elsewhere", "a copy into memory elsewhere"),
+    ],
 )
 def test_what_is_not_replayed(run: Callable[..., Tensor]) -> None:
     library = torch.library.Library("lutetia_test_replay", "FRAGMENT")
@@ -258,6 +263,13 @@ def test_what_is_not_replayed(run: Callable[..., Tensor]) -> None:
             assert torch.equal(got, run(x))
         assert function.runs == number + 1
     assert all(kind.refused for kind in function.call.kinds.values())
+
+
+def test_memory_elsewhere_stays_there() -> None:
+    function = Counted(lambda x: (x + 1, torch.zeros(3, device="meta"), torch.empty(2, device="meta")))
+    for _ in range(5):
+        assert [each.device.type for each in function(torch.randn(3))] == ["cpu", "meta", "meta"]
+    assert function.runs == 3
 
 
 def test_a_kept_constant_is_replayed() -> None:
@@ -320,17 +332,26 @@ def test_whoever_watches_sees_the_function_run() -> None:
 
 
 def test_too_little_memory_for_the_recorded_steps() -> None:
-    function, x = Counted(lambda x: x + 1), torch.randn(3)
+    made: list[Any] = []
+
+    def run(x: Tensor) -> Tensor:
+        assert not any(each() is not None for each in made)  # or this would lack the same memory
+        return x + 1
+
+    function, x = Counted(run), torch.randn(3)
     for _ in range(4):
         function(x)
     (kind,) = function.call.kinds.values()
 
     def fails(*arguments: Any) -> Any:
+        large = torch.randn(9)
+        made.append(weakref.ref(large))
         raise torch.OutOfMemoryError
 
     kind.steps = fails
     assert torch.equal(function(x), x + 1)
     assert function.runs == 4
+    assert len(made) == 1
     assert not function.call.kinds
 
 

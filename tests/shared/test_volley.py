@@ -71,6 +71,7 @@ ITEMS: list[Any] = [
     Shot(3, (7, 5, 2), 64, 1000, (Parameter("a", 8), 2**64 - 3, Parameter("b", 0))),
     Zeros("nothing", 0),
     Shot(1, (1, 1, 1), 1024, 0, (41,)),
+    Shot(1, (5, 0, 1), 32, 0, (42,)),  # no blocks: Triton launches nothing, and the driver would refuse
     Shot(0, (2**31 - 1, 1, 1), 32, 0, ()),
 ]
 PLACES = {"a": (1, 0), "b": (0, 512), "nothing": (0, 0)}

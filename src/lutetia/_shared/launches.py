@@ -17,7 +17,7 @@ from triton import knobs
 from lutetia._shared import driver
 from lutetia._shared.nvrtc import FLOAT
 from lutetia._shared.replay import current
-from lutetia._shared.steps import Shot
+from lutetia._shared.steps import MOST_PARAMETERS, Shot
 
 
 class Launch:
@@ -71,7 +71,7 @@ class Launch:
                 return None
         sizes = driver.parameter_sizes(kernel.function)
         widths = [8 if kind.startswith("*") or kind.endswith("64") else 4 for kind, _ in leaves]
-        if sizes is None or widths != sizes[: len(leaves)]:
+        if sizes is None or len(sizes) > MOST_PARAMETERS or widths != sizes[: len(leaves)]:
             return None
         given += [0] * (len(sizes) - len(leaves))  # memory that a kernel may ask for, and this one does not
         return Shot(kernel.function, self.grid, 32 * meta.num_warps, meta.shared, tuple(given))  # type: ignore[arg-type]

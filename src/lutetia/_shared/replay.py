@@ -118,12 +118,12 @@ class Kind:
     def record(self, run: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """run(*arguments), and what was learned from it."""
         recorder = Recorder(arguments)
-        result = recorder.record(run, arguments)
-        if not recorder.complete or (self.first is not None and not recorder.is_like(self.first)):
+        result, first = recorder.record(run, arguments), self.first
+        if not recorder.complete or (first is not None and not recorder.is_like(first)):
             self.refused = True
-        elif self.first is not None:
+        elif first is not None:
             self.steps = function_of(recorder.given, recorder.steps, recorder.made, recorder.constants)
-        self.first = recorder if self.first is None and not self.refused else None
+        self.first = recorder if first is None and not self.refused else None
         return result
 
 
@@ -176,7 +176,7 @@ def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callabl
             return kind.steps(*arguments)
         except torch.OutOfMemoryError:  # the steps were chosen when there was more of it
             kind.forget()
-            return run(*arguments)
+        return run(*arguments)  # here, where the error no longer holds what the steps had made
 
     call.kinds = kinds  # type: ignore[attr-defined]
     return call
@@ -237,7 +237,7 @@ class Recorder(TorchDispatchMode):
         self.steps: list[Step] = []
         makers: Any = torch._C._dynamo.guards
         self.constants: dict[str, Any] = {"empty": allocator(arguments[0]), "view": makers._reinterpret_tensor}
-        self.complete = True
+        self.complete, self.device = True, arguments[0].device
         for name, each in zip(self.given, arguments, strict=True):
             if isinstance(each, Tensor):
                 self.call(each, name)
@@ -267,12 +267,12 @@ class Recorder(TorchDispatchMode):
         """One op of torch."""
         output = func(*args, **(kwargs or {}))
         outputs = output if isinstance(output, tuple | list) else (output,)
-        if func.namespace != "aten" or any(tag in func.tags for tag in UNSEEN):
+        if func.namespace != "aten" or any(tag in func.tags for tag in UNSEEN) or self.leaves(args, outputs):
             self.complete = False
         elif args and outputs and all(_is_view(func, each, args[0]) for each in outputs):
             for each in outputs:
                 self.add_view(each, args[0])
-        elif func in EMPTY or func in ZEROS:
+        elif (func in EMPTY or func in ZEROS) and output.device == self.device:
             size, stride, dtype = tuple(output.shape), tuple(output.stride()), self.constant(output.dtype)
             name, n_bytes = self.new(output), output.untyped_storage().nbytes()
             self.add(f"{name} = empty({size}, {stride}, {dtype})", Make(name, n_bytes))
@@ -288,6 +288,11 @@ class Recorder(TorchDispatchMode):
             else:
                 self.add(f"{', '.join(map(self.new, output))}, = {line}")
         return output
+
+    def leaves(self, given: tuple[Any, ...], outputs: Any) -> bool:
+        """Whether an op copies to another device, such as a CPU, where its values can be read without an op."""
+        away = any(isinstance(each, Tensor) and each.device != self.device for each in outputs)
+        return away and any(isinstance(each, Tensor) and each.device == self.device for each in given)
 
     def add(self, text: str, does: Shot | Zeros | Make | None = None) -> None:
         """One more step."""

@@ -11,6 +11,7 @@ import torch
 
 WORD = re.compile(r"\b\w+\b")
 ROOM = "room"  # the name of what several tensors share
+MOST_PARAMETERS = 96  # of a launch among others
 
 
 class Parameter(NamedTuple):

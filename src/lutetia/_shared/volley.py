@@ -16,13 +16,12 @@ import torch
 from lutetia._shared import driver
 from lutetia._shared.compiled import ir, numba
 from lutetia._shared.loops import entry, extending
-from lutetia._shared.steps import Parameter, Shot, Zeros
+from lutetia._shared.steps import MOST_PARAMETERS, Parameter, Shot, Zeros
 
 LAUNCH, CLEAR = 0, 1  # how an item of the list begins
 HEAD = 8  # numbers of a launch before its parameters: LAUNCH, how many there are, function, grid (3), threads, shared
 CONSTANT = -1  # in the place of an address, where a parameter is a number
 ERROR = 0xFFFFFFFF
-MOST_PARAMETERS = 96
 LINE = 512  # bytes to which memory is aligned, as torch's allocator does
 INT, SHORT, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 POINTER = BYTE.as_pointer()
@@ -63,6 +62,8 @@ class Volley:
         numbers: list[int] = []
         for item in items:
             if isinstance(item, Shot):
+                if 0 in item.grid:  # nothing to do, which the driver would call an error
+                    continue
                 numbers += LAUNCH, len(item.given), item.function, *item.grid, item.threads, item.shared
                 for each in item.given:
                     if isinstance(each, Parameter):

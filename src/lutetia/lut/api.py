@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.backward import refuse_transforms
-from lutetia._shared.direct import is_direct
+from lutetia._shared.direct import PLAIN, is_direct
 from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.ops import op
 from lutetia._shared.prepared import mark_as
@@ -169,14 +169,23 @@ def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any, n_inputs: int
     if torch.compiler.is_compiling():
         return in_graph(x, (weight, anchors), mark, n_inputs)
     try:
-        quick = quick_for(x, weight, anchors, mark)
+        # What `run` would have to copy is left to it.
+        rows = x if type(x) not in PLAIN or x.dim() == 2 or not x.is_contiguous() else in_rows(x)
+        quick = quick_for(rows, weight, anchors, mark)
     except RuntimeError:  # of layouts that have no memory to point at; refused by name later on
         return None
     if quick is None:
         return None
     if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
-        return start_quickly(x, weight, anchors, quick) if quick.trains else None
-    return quick.launches.fill(x, weight, None)
+        y = start_quickly(rows, weight, anchors, quick) if quick.trains else None
+    else:
+        y = quick.launches.fill(rows, weight, None)
+    return y if y is None or rows is x else y.view(*x.shape[:-1], y.shape[1])
+
+
+def in_rows(x: Tensor) -> Tensor:
+    """x [..., I] -> [B, I]."""
+    return x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
 
 
 def run(
@@ -186,7 +195,7 @@ def run(
     refuse_transforms()
     _check(x, tables)
     weight, anchors, _, thresholds, wires, header = tables
-    rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
+    rows = in_rows(x)
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
     if weight.dtype == torch.int8 and learned:
         fail("weight", weight, "floats where a gradient is wanted: int8 tables are for inference only")
@@ -201,7 +210,7 @@ def run(
         layer, rest = (rows, weight, anchors), (*wires, text_of(how), thresholds)
         y = _learn(LUT, layer, rest, learning) if learned else op("lut_eval", x, weight)(*layer, *rest)
     if direct and thresholds is None and not (learned and learning.gradient != "dense"):
-        mark_as(wires[0] if header else learning.meta, x, (weight, anchors), how.connectivity(wires, weight.shape))
+        mark_as(wires[0] if header else learning.meta, rows, (weight, anchors), how.connectivity(wires, weight.shape))
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -320,6 +321,9 @@ class LUT(nn.Module):
         if self.share is not None:
             parts.append(f"n_own={self.n_own}")
         return ", ".join(parts)
+
+
+LUT.__new__.__signature__ = inspect.signature(LUT.__init__)  # type: ignore[attr-defined]  # for help(), which would show *args
 
 
 class _SparseLUT(LUT, nn.EmbeddingBag):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -175,6 +176,9 @@ class NgramTables(nn.Module):
     def extra_repr(self) -> str:
         word = ", word=True" if self.word else ""
         return f"orders={self.orders}{word}, n_rows={self.n_rows}, width={self.width}, gradient={self.gradient!r}"
+
+
+NgramTables.__new__.__signature__ = inspect.signature(NgramTables.__init__)  # type: ignore[attr-defined]  # for help()
 
 
 class _SparseNgramTables(NgramTables, nn.EmbeddingBag):  # type: ignore[misc]
