@@ -18,8 +18,8 @@ FEED = (
     "high, begins anew with the first pixel of an image."
 )
 STREAM = (
-    "Pixels come in tdata as in in_data, and tlast comes with the last pixel of an image, not of a row. An answer is a frame of its "
-    "own. An image whose tlast comes too early or too late is left out, and dropped is high for a cycle."
+    "Pixels come in tdata as in in_data, and tlast comes with the last pixel of an image, not of a row. An answer is a frame of "
+    "its own. An image whose tlast comes too early or too late is left out, and dropped is high for a cycle."
 )
 COMMON_CLOCK = 25.0  # MHz, for an example of the speed where none was found
 BENCH = "verilator --binary -Wno-fatal --top-module lutetia_bench memories.v core.v bench.v && obj_dir/Vlutetia_bench"

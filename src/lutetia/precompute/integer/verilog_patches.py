@@ -13,7 +13,7 @@ import torch
 
 from lutetia import flow
 from lutetia.errors import fail
-from lutetia.precompute.hdl.axi import padded
+from lutetia.precompute.hdl.axi import in_bytes, padded
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.integer.hardware import BENCH, COMPILE, PROGRAMS, answers_of, simulator_for, synthesize_core, write_texts
 from lutetia.precompute.integer.patch_interpreter import interpret
@@ -80,7 +80,7 @@ class PatchCore:
         told = {
             "PIXEL_BITS": 8 * size["CHANNELS"], "ANSWER_BITS": padded(bits), "OUT_BITS": bits, "IDENTITY": f"{self.identity:08x}",
             "LAST_PIXEL": size["PIXELS"] - 1, "PLACE_BITS": size["PLACE_BITS"],
-            "ANSWER": f"{{{{{padded(bits) - bits}{{answer[{bits - 1}]}}}}, answer}}" if padded(bits) > bits else "answer",
+            "ANSWER": in_bytes("answer", bits, self.model.n_outputs == 1),
         }  # fmt: skip
         return {WRAPPER: filled("patches_axis.v", told)}
 
