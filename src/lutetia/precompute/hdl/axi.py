@@ -1,8 +1,9 @@
 """An AXI4-Stream wrapper around a piece of hardware, and project files for Vivado.
 
 `tdata` is padded to whole bytes, with its sign where an answer is one signed number, else with zeros. `tlast` marks the last
-answer of a frame; the input has none, since frames have known sizes. The reset is `aresetn`, active low. `identity` is a constant,
-the number of the hardware, so that a device can report which hardware it holds. The Vivado files are written by hand and have not been run in Vivado: they say so.
+answer of a frame; the input has none, since frames have known sizes. The reset is `aresetn`, active low. `identity` is a
+constant, the number of the hardware, so that a device can report which hardware it holds. The Vivado files are written by hand
+and have not been run in Vivado: they say so.
 """
 
 from __future__ import annotations
