@@ -67,7 +67,7 @@ def _patch_core(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         assert isinstance(whole, precompute.IntegerClassifier)
         core = whole.emit_images(reuse=reuse)
         assert torch.equal(core.interpret(images), core.answers(images))
-        core.testbench(images)
+        core.testbench(images, axi=bool(core.axi()))
 
     return use, {
         "model": wild.one(patches(), *_classifiers()),

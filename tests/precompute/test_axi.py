@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +106,15 @@ runner.test(hdl_toplevel="net_axis", test_module="axi_bench", test_dir=".")
 def word_bytes(bits: np.ndarray) -> np.ndarray:
     """Words [n, bits] as bytes [n, bytes], the lowest first."""
     return np.packbits(bits.astype(np.uint8), axis=1, bitorder="little")
+
+
+@pytest.mark.parametrize(
+    ("domain", "wanted"), [(Int(3), "{{5{answer[2]}}, answer}"), (UInt(3), "{5'd0, answer}"), (Int(8), "answer")]
+)
+def test_one_number_keeps_its_sign(domain: Any, wanted: str) -> None:
+    made = trace(nn.Sequential(nn.Linear(3, 1), Quantise(domain)), input=Stream(3, UInt(2))).precompute().emit("verilog")
+    (text,) = (text for name, text in made.axi().items() if name.endswith("_axis.v"))
+    assert f"m_axis_tdata = {wanted};" in text
 
 
 def test_the_core_answers_with_the_number_of_its_manifest() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,142 @@ def test_all_images_in_verilator(kind: str, how: dict[str, bool]) -> None:
     require_tool("verilator")
     core, x = core_of(kind)
     assert core.simulate(x, tool="verilator", **how).tolist() == core.answers(x).tolist()
+
+
+# Pixels come through the AXI4-Stream wrapper, and answers are taken only once it waits for that.
+TORN = """
+`timescale 1ns / 1ps
+module lutetia_bench;
+    reg [7:0] pixels [0:@COUNT@-1];
+    reg [7:0] ends [0:@COUNT@-1];
+    reg clk = 0, aresetn = 0, takes = 0;
+    integer sent = 0, still = 0, n_dropped = 0, file;
+    wire ready, valid, last, dropped;
+    wire [7:0] answer;
+    wire [31:0] identity;
+    wire given = aresetn && sent < @COUNT@;
+    lutetia_core_axis core (
+        .aclk(clk), .aresetn(aresetn), .s_axis_tdata(pixels[sent]), .s_axis_tvalid(given), .s_axis_tready(ready),
+        .s_axis_tlast(ends[sent][0]), .m_axis_tdata(answer), .m_axis_tvalid(valid), .m_axis_tready(takes), .m_axis_tlast(last),
+        .dropped(dropped), .identity(identity));
+    always #5 clk = !clk;
+    initial begin
+        $readmemh("pixels.mem", pixels);
+        $readmemh("ends.mem", ends);
+        file = $fopen("said.txt", "w");
+    end
+    always @(negedge clk) takes = still > @PATIENCE@;
+    always @(posedge clk) begin
+        aresetn <= 1;
+        n_dropped <= n_dropped + (dropped === 1'b1);
+        if (given && ready) sent <= sent + 1;
+        still <= given && ready ? 0 : still + 1;
+        if (aresetn && valid && takes) $fwrite(file, "%0d %0d\\n", answer, last);
+        if (still > 3 * @PATIENCE@) begin
+            $fwrite(file, "%0d %h\\n", n_dropped, identity);
+            $fclose(file);
+            $finish;
+        end
+    end
+endmodule
+"""
+
+
+def said_of_torn(core: PatchCore, wrapper: str, images: Array, folder: Path) -> list[str]:
+    """What comes out of the wrapper for three grey images, each behind torn ones, line by line."""
+    first, second, third = images
+    sent = [third[:37], first, np.append(third, first[:3]), second, second[:1], first[:-1], third]
+    pixels, ends = np.concatenate(sent), np.concatenate([np.arange(len(each)) == len(each) - 1 for each in sent])
+    bench = TORN.replace("@COUNT@", str(len(pixels))).replace("@PATIENCE@", str(core.cycles_per_image))
+    texts = {**core.files, "lutetia_core_axis.v": wrapper, "bench.v": bench}
+    texts |= {"pixels.mem": "".join(f"{each:02x}\n" for each in pixels), "ends.mem": "".join(f"{each:d}\n" for each in ends)}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    program = ["iverilog", "-g2005-sv", "-s", "lutetia_bench", "-o", "run", "bench.v", "lutetia_core_axis.v", *core.sources]
+    subprocess.run(program, cwd=folder, check=True)
+    subprocess.run(["vvp", "-n", "run"], cwd=folder, check=True, capture_output=True, timeout=120)
+    return (folder / "said.txt").read_text().splitlines()
+
+
+def test_the_wrapper_answers_as_the_model_does() -> None:
+    require_tool("iverilog")
+    model, x = deepcopy(fit("number")[0]), fit("number")[1]
+    with torch.no_grad():
+        model.core.weight.neg_()
+    core = integer_model(model).emit_images()
+    assert core.out_bits % 8
+    answers = core.simulate(x[[0, 70, 1]], tool="icarus", axi=True, resets=True)
+    assert (answers == core.answers(x[[0, 70, 1]])).all()
+    assert (answers < 0).all()  # the sign goes up to the highest bit of whole bytes
+    assert core.simulate(x[:2], tool="icarus", axi=True, slow=True).tolist() == core.answers(x[:2]).tolist()
+    assert core.identity != core_of("number")[0].identity == integer_model(fit("number")[0]).emit_images().identity
+
+
+# Images come and answers go without a pause: when each answer goes.
+STEADY = """
+module lutetia_bench;
+    reg [7:0] pixels [0:@COUNT@-1];
+    reg clk = 0, rst = 1;
+    integer sent = 0, cycle = 0;
+    wire ready, valid;
+    lutetia_core core (.clk(clk), .rst(rst), .in_data(pixels[sent % @COUNT@]), .in_valid(1'b1), .in_ready(ready), .out_data(),
+                       .out_valid(valid), .out_ready(1'b1));
+    always #5 clk = !clk;
+    initial $readmemh("images.mem", pixels);
+    always @(posedge clk) begin
+        rst <= 0;
+        cycle <= cycle + 1;
+        if (ready) sent <= sent + 1;
+        if (valid) $display("%0d", cycle);
+        if (sent == 3 * @COUNT@) $finish;
+    end
+endmodule
+"""
+
+
+def test_how_many_images_a_second(tmp_path: Path) -> None:
+    require_tool("iverilog")
+    core, x = core_of("grey")
+    texts = {**core.files, **core.testbench(x[:1]), "bench.v": STEADY.replace("@COUNT@", str(x.shape[1]))}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    subprocess.run(
+        ["iverilog", "-g2005-sv", "-s", "lutetia_bench", "-o", "run", "bench.v", *core.sources], cwd=tmp_path, check=True
+    )
+    said = subprocess.run(["vvp", "-n", "run"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120).stdout
+    first, second = (int(each) for each in said.split() if each.isdigit())
+    assert second - first == core.cycles_per_image
+
+
+@pytest.mark.parametrize(("kind", "reuse"), [("colour", 1), ("grey", 4), ("number", 6), ("missing", 1)])
+def test_verilator_warns_of_nothing(kind: str, reuse: int, tmp_path: Path) -> None:
+    require_tool("verilator")
+    core = core_of(kind, reuse)[0]
+    files = {**core.files, **core.axi()}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    sources = [name for name in files if name.endswith(".v")]
+    asked = ["-Wall", "-Wno-DECLFILENAME", "--top-module", "lutetia_core_axis"]  # files have several modules
+    made = subprocess.run(["verilator", "--lint-only", *asked, *sources], cwd=tmp_path, capture_output=True, text=True)
+    assert (made.returncode, made.stderr) == (0, "")
+
+
+def test_torn_images_are_left_out(tmp_path: Path) -> None:
+    require_tool("iverilog")
+    core, x = core_of("grey")
+    images = x[np.unique(core.answers(x), return_index=True)[1][:3]]
+    (wrapper,) = core.axi().values()
+    wanted = [f"{answer} 1" for answer in core.answers(images).tolist()] + [f"4 {core.identity:08x}"]
+    assert len(set(wanted)) == 4
+    assert said_of_torn(core, wrapper, images, tmp_path) == wanted
+    for part, broken in (
+        ("ready && !answered", "ready"),  # a reset of the core loses an answer that waits in it
+        ("(skipping || !fits) && !s_axis_tlast", "0"),  # the rest of a long image is the next one
+        ("s_axis_tlast ? 0", "place == LAST_PIXEL ? 0"),
+        (".rst(!aresetn || dropped)", ".rst(!aresetn)"),
+    ):
+        assert part in wrapper
+        assert said_of_torn(core, wrapper.replace(part, broken), images, tmp_path) != wanted
 
 
 BROKEN_CORES: list[tuple[str, str, dict[str, bool]]] = [
@@ -142,8 +280,9 @@ module claim_counters(
 endmodule
 """
 BROKEN = {  # parts of the core, and what none of the claims allows in their place
-    "$signed({1'b0, one}) - $signed({1'b0, other})": "$signed(one) - $signed(other)",
-    "value >= j": "value > j",
+    "one > other ? one - other": "one < other ? one - other",
+    "{{(BITS-8){1'b0}}, second[c*8 +: 8]}": "{{(BITS-8){second[c*8 + 7]}}, second[c*8 +: 8]}",
+    "value >= j[VALUE_BITS-1:0]": "value > j[VALUE_BITS-1:0]",
     "again_1 ? written : held": "held",
 }
 STEPS = 7  # all sequences of accesses of this length
@@ -206,7 +345,7 @@ def test_build_chooses_the_core(saved: Path, capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().out
     core, _ = core_of("colour")
     held = f"{core.program.sizes['DETECTORS']} detectors, 20 tables, {core.cycles_per_image:,} cycles per image"
-    assert f"takes 9 × 11 pixels one after another: {held}" in said
+    assert f"takes 9 rows of 11 pixels one after another: {held}" in said
     assert "not proved" in said
     assert main([*command, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -219,6 +358,8 @@ def test_build_chooses_the_core(saved: Path, capsys: pytest.CaptureFixture[str])
     page = (saved / "built" / "summary.html").read_text()
     assert "in_valid and in_ready are both high" in page
     assert "pixel, green" in page
+    assert "An image is 9 rows of 11 pixels." in page
+    assert "AXI4-Stream" not in page
 
 
 def test_build_checks_the_core(saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,10 +368,13 @@ def test_build_checks_the_core(saved: Path, capsys: pytest.CaptureFixture[str], 
     from lutetia.cli import build_patches
 
     monkeypatch.setattr(build_patches, "MOST_SIMULATED", 3)
-    small = ["--tables", "1", "--no-refit", "--target", "verilog", "--reuse", "6"]
+    small = ["--tables", "1", "--no-refit", "--target", "verilog", "--reuse", "6", "--axi"]
     assert main(["build", str(saved / "model"), "--out", str(saved / "built"), *small]) == 0
     said = capsys.readouterr().out
-    assert "3 images by icarus: equal to the integer model" in said
+    assert "3 images by icarus through the AXI4-Stream wrapper: equal to the integer model" in said
+    assert "images per second at a clock of 25 MHz" in said
+    assert (saved / "built" / "axi" / "lutetia_core_axis.v").is_file()
+    assert "tlast comes with the last pixel of an image" in (saved / "built" / "summary.html").read_text()
     assert " LUTs, " in said
     report = json.loads((saved / "built" / "report.json").read_text())
     assert (report["tables"], report["comparators"], report["synthesis"]["dsp"]) == (1, 1, 0)
@@ -244,8 +388,8 @@ def test_build_checks_the_core(saved: Path, capsys: pytest.CaptureFixture[str], 
         (["--input-bits", "16"], "have 8 bits"),
         (["--drop-unseen"], "--drop-unseen is for a circuit of tables"),
         (["--target", "verilog", "--reuse", "7"], "--reuse is 7, expected 1 to 6"),
-        (["--target", "verilog", "--temperature", "1"], "--temperature, --pins and --axi"),
-        (["--axi"], "--temperature, --pins and --axi"),
+        (["--target", "verilog", "--temperature", "1"], "--temperature and --pins are not for a core"),
+        (["--target", "ecp5", "--pins", "board.lpf"], "--temperature and --pins are not for a core"),
         (["--tables", "21"], "--tables is 21, and the model has 20"),
     ],
 )

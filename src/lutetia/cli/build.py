@@ -106,6 +106,8 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
 
         return run_patch_build(model, request, show)
     if request.target in PROGRAMS:
+        if request.axi:
+            raise UsageError(f"--axi wraps a circuit, and --target is {request.target}, expected one of {', '.join(TARGETS)}")
         from lutetia.cli.build_program import run_program_build
 
         return run_program_build(request)
@@ -162,8 +164,6 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
 def _check(request: BuildRequest) -> None:
     if request.target not in (*TARGETS, *PROGRAMS):
         raise UsageError(f"there is no target {request.target!r}: {did_you_mean(request.target, (*TARGETS, *PROGRAMS))}")
-    if request.axi and request.target in PROGRAMS:
-        raise UsageError(f"--axi wraps a circuit, and --target is {request.target}, expected one of {', '.join(TARGETS)}")
     if request.input_bits is not None and not 1 <= request.input_bits <= 16:
         raise UsageError(f"--input-bits is {request.input_bits}, expected 1 to 16")
     most = {"c": 16, "verilog": 8}.get(request.target, 24)

@@ -95,7 +95,7 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
         "bits per weight": f"{report['weight_bits']}",
         "lookups per sample": f"{report['lookups']:,}",
         **({_output(report): short_number(unit, 6)} if (unit := report.get("output_unit")) is not None else {}),
-        **(_within(interval) if (interval := report.get("interval")) else {}),
+        **(within(interval) if (interval := report.get("interval")) else {}),
         **({"tables used": "{used} of {all}".format(**used)} if (used := report.get("boosted_tables")) else {}),
     }
 
@@ -109,7 +109,8 @@ def _predicted(report: dict[str, Any]) -> str:
     return f"logarithm of {name}" if report.get("is_log") else name
 
 
-def _within(interval: dict[str, Any]) -> dict[str, str]:
+def within(interval: dict[str, Any]) -> dict[str, str]:
+    """The interval of a circuit, as a fact of its page."""
     if interval["whole"] is None:
         return {"9 of 10 test rows within, from 0 at least": f"±{short_number(interval['half_width'])}"}
     return {f"9 of 10 test rows within, ±{interval['whole']:,} of out_data": f"±{short_number(interval['half_width'])}"}

@@ -1,6 +1,7 @@
 """`lutetia build` of a model that counts patterns in images: a core that takes pixels one after another, in a folder.
 
 verilog/          the core, the contents of its memories, and a test bench with images of the data
+axi/              an AXI4-Stream wrapper of the core, with --axi
 summary.html      one page: the accuracy, the parts, the ports, the memories, what was checked
 report.json       the same for machines
 manifest.json     checksums of all files
@@ -23,7 +24,7 @@ from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_intervals import built_bounds, circuit_interval
-from lutetia.cli.build_patches_page import patches_page
+from lutetia.cli.build_patches_page import patches_page, speed_text
 from lutetia.cli.build_screen import Screen, accuracy_lines, cells_text, on_one_terminal, show_accuracy
 from lutetia.cli.build_tables import Refit, Room, kept_tables, measured, output_unit
 from lutetia.cli.guard import UsageError
@@ -66,11 +67,12 @@ def run_patch_build(model: Tabular, request: BuildRequest, show: bool) -> dict[s
     show_accuracy(report, screen)
     screen.say("core", core_text(report))
     given = _images(core, levels)
-    files = {**core.files, **core.testbench(given)}
+    texts = {f"{HARDWARE_FOLDER}/{name}": text for name, text in {**core.files, **core.testbench(given)}.items()}
+    wrapper = {f"axi/{name}": text for name, text in core.axi().items()} if request.axi else {}
+    report["axi"] = next(iter(wrapper), None)
 
     def save() -> None:
-        texts = {f"{HARDWARE_FOLDER}/{name}": text for name, text in files.items()}
-        contents = {**texts, "report.json": json.dumps(report, indent=2) + "\n", "summary.html": patches_page(report)}
+        contents = {**texts, **wrapper, "report.json": json.dumps(report, indent=2) + "\n", "summary.html": patches_page(report)}
         later = [f"{HARDWARE_FOLDER}/outputs.mem"]  # which a simulation in the folder leaves there
         try:
             folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__, "later": later})
@@ -101,8 +103,8 @@ def _check(model: Tabular, request: BuildRequest) -> None:
         raise UsageError(f"--input-bits is {request.input_bits}, and the pixels of a model that counts patterns have 8 bits")
     if request.drop_unseen:
         raise UsageError("--drop-unseen is for a circuit of tables; the tables of a core are in memories, where it saves nothing")
-    if request.temperature is not None or request.pins is not None or request.axi:
-        raise UsageError("--temperature, --pins and --axi are not for a core that counts patterns in images")
+    if request.temperature is not None or request.pins is not None:
+        raise UsageError("--temperature and --pins are not for a core that counts patterns in images")
     if request.weight_bits is not None and request.weight_bits > WEIGHT_BITS and not model.is_regression:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {WEIGHT_BITS}")
     assert model.patches is not None
@@ -181,6 +183,7 @@ def _core_facts(core: PatchCore) -> dict[str, Any]:
         "latency": core.cycles,
         "cycles_per_image": core.cycles_per_image,
         "detectors": size["DETECTORS"],
+        "identity": f"0x{core.identity:08x}",
         "comparators": size["C"],
         "reuse": size["STEPS"],
         "positions": core.program.positions,
@@ -222,8 +225,9 @@ def _read_back(core: PatchCore, levels: np.ndarray | None, given: np.ndarray) ->
 
 def _simulate(core: PatchCore, given: np.ndarray, request: BuildRequest) -> dict[str, Any]:
     tool = core_simulator(len(given) * core.cycles_per_image > CYCLES["icarus"])
-    core.simulate(given, tool=tool, limit=request.time_limit)
-    return {"images": len(given), "by": tool, "cycles": len(given) * core.cycles_per_image}
+    core.simulate(given, tool=tool, limit=request.time_limit, axi=request.axi)
+    through = " through the AXI4-Stream wrapper" if request.axi else ""
+    return {"images": len(given), "by": f"{tool}{through}", "cycles": len(given) * core.cycles_per_image}
 
 
 def _synthesise(core: PatchCore, request: BuildRequest) -> dict[str, Any]:
@@ -240,7 +244,7 @@ def _synthesise(core: PatchCore, request: BuildRequest) -> dict[str, Any]:
 
 def core_text(report: dict[str, Any]) -> str:
     """What a core is, in a sentence."""
-    pixels = "{height} × {width} pixels".format(**report["pixels"])
+    pixels = "{height} rows of {width} pixels".format(**report["pixels"])
     return (
         f"the model counts patterns, so it becomes a core that takes {pixels} one after another: "
         f"{report['detectors']} detectors, {report['tables']:,} tables, {report['cycles_per_image']:,} cycles per image"
@@ -261,13 +265,15 @@ def show_patch_report(report: dict[str, Any], out: Path) -> None:
     if report["rounded_by"]:
         say("pixels", f"measured on 8-bit pixels: values of the data were up to {report['rounded_by']:.2f} levels from these")
     say("delay", f"{report['latency']:,} cycles from the last pixel of an image to its answer")
+    say("speed", speed_text(report))
     read, simulated, made = (report[name] for name in ("read_back", "simulated", "synthesis"))
     say("read back", read["left_out"] or f"{read['images']} images by the contents of the memories: equal to the integer model")
     say("simulated", simulated["left_out"] or f"{simulated['images']} images by {simulated['by']}: equal to the integer model")
     say("proof", report["proof"])
     say("ecp5", made["left_out"] or cells_text(made))
     if made.get("placed"):
-        speed = f", {made['images_per_second']:,} images per second" if made["images_per_second"] else ""
-        say("placed", f"{made['placed']}{speed}")
+        say("placed", made["placed"])
     say("verilog", str(out / HARDWARE_FOLDER / "core.v"))
+    if report["axi"]:
+        say("axi", f"{out / report['axi']}, an AXI4-Stream wrapper of verilog/")
     say("summary", str(out / "summary.html"))

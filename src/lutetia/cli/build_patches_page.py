@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia import report as pages
-from lutetia.cli.build_page import accuracies
+from lutetia.cli.build_page import accuracies, within
 from lutetia.cli.build_screen import cells_text, output_text
 from lutetia.precompute import page_title
 from lutetia.report import CellTable, Check, Circuit, Part, Story
@@ -17,6 +17,11 @@ FEED = (
     "at which out_valid and out_ready are both high. in_ready is low while an image is answered. rst, synchronous and active "
     "high, begins anew with the first pixel of an image."
 )
+STREAM = (
+    "Pixels come in tdata as in in_data, and tlast comes with the last pixel of an image, not of a row. An answer is a frame of "
+    "its own. An image whose tlast comes too early or too late is left out, and dropped is high for a cycle."
+)
+COMMON_CLOCK = 25.0  # MHz, for an example of the speed where none was found
 BENCH = "verilator --binary -Wno-fatal --top-module lutetia_bench memories.v core.v bench.v && obj_dir/Vlutetia_bench"
 
 
@@ -34,12 +39,23 @@ def _figures(report: dict[str, Any]) -> dict[str, str]:
     figures = dict(accuracies(report)) | {"clock cycles per image": f"{report['cycles_per_image']:,}"}
     if not made["left_out"]:
         figures |= {"LUTs, synthesised for ecp5": f"{made['luts']:,}", "block RAMs": f"{made['bram']:,}"}
+    if made.get("images_per_second"):
+        figures["images per second, placed and routed"] = f"{made['images_per_second']:,.0f}"
     return figures
+
+
+def speed_text(report: dict[str, Any]) -> str:
+    """How many images a second come to: at the clock that nextpnr found, or at a common one."""
+    clock = report["synthesis"].get("fmax_mhz")
+    images = (clock or COMMON_CLOCK) * 1e6 / report["cycles_per_image"]
+    if clock:
+        return f"{images:,.0f} images per second at {clock:.1f} MHz, the clock that nextpnr found"
+    return f"{images:,.0f} images per second at a clock of {COMMON_CLOCK:g} MHz; --target ecp5 says how fast the clock can be"
 
 
 def _parts(report: dict[str, Any]) -> list[Part]:
     pixels, outputs = report["pixels"], max(len(report["classes"]), 1)
-    size = f"{pixels['height']} × {pixels['width']} pixels"
+    size = f"{pixels['height']} rows of {pixels['width']} pixels"
     copies, last = 2 * report["comparators"], "the number" if report["output_unit"] is not None else "the greatest sum"
     bits = {name: each["bits"] for name, each in report["memories"].items()}
     return [
@@ -63,8 +79,10 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
         "tables used": f"{used['used']:,} of {used['all']:,}",
         "detectors": f"{report['detectors']}",
         "cycles from the last pixel to the answer": f"{report['latency']:,}",
+        "speed": speed_text(report),
         "comparisons of pixels a cycle": f"{report['comparators']}",
         **({"output": output_text(report)} if report["output_unit"] is not None else {}),
+        **(within(report["interval"]) if report["interval"] else {}),
     }
 
 
@@ -103,15 +121,18 @@ def _tables(report: dict[str, Any]) -> list[CellTable]:
     inputs = [(f"pixel, {name}", f"{8 * at + 7}:{8 * at}", "0 to 255") for at, name in enumerate(names)]
     classes = [(number, name) for number, name in enumerate(report["classes"])]
     if report["output_unit"] is not None:
-        number = [(report["title"], out, output_text(report))]
+        number = [(report["title"], out, f"{output_text(report)} (two’s complement)")]
         answer = CellTable(("output", "bits of out_data", "holds"), number, "", "What comes out")
     else:
         answer = CellTable(("out_data", "class"), classes, f"The number of the class, on bits {out}.", "What comes out")
     steps = [(name.replace("_", " "), report[name]["left_out"] or f"{report[name]['seconds']:.2f} s") for name in
              ("read_back", "simulated", "synthesis")]  # fmt: skip
+    image = f"An image is {pixels['height']} rows of {pixels['width']} pixels. "
+    stream = [("AXI4-Stream wrapper", report["axi"]), ("identity", report["identity"])] if report["axi"] else []
     return [
-        CellTable(("input", "bits of in_data", "holds"), inputs, FEED, "What goes in"),
+        CellTable(("input", "bits of in_data", "holds"), inputs, image + FEED, "What goes in"),
         answer,
+        *([CellTable(("what", "where"), stream, STREAM, "As a stream")] if stream else []),
         CellTable(("in the folder verilog", ""), [("run the test bench", BENCH)], "", "How to simulate it"),
         CellTable(("check", "time, or why it was not run"), steps, "", "Checks of the build"),
     ]

@@ -1,8 +1,9 @@
 """An AXI4-Stream wrapper around a piece of hardware, and project files for Vivado.
 
-`tdata` is padded to whole bytes. `tlast` marks the last answer of a frame; the input has none, since frames have known sizes. The
-reset is `aresetn`, active low. `identity` is a constant, the number of the hardware, so that a device can report which hardware
-it holds. The Vivado files are written by hand and have not been run in Vivado: they say so.
+`tdata` is padded to whole bytes, with its sign where an answer is one signed number, else with zeros. `tlast` marks the last
+answer of a frame; the input has none, since frames have known sizes. The reset is `aresetn`, active low. `identity` is a
+constant, the number of the hardware, so that a device can report which hardware it holds. The Vivado files are written by hand
+and have not been run in Vivado: they say so.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ def padded(bits: int) -> int:
     return (bits + 7) // 8 * 8
 
 
+def in_bytes(name: str, bits: int, is_signed: bool) -> str:
+    """A wire of so many bits in whole bytes."""
+    more = padded(bits) - bits
+    if not more:
+        return name
+    return f"{{{{{more}{{{name}[{bits - 1}]}}}}, {name}}}" if is_signed else f"{{{more}'d0, {name}}}"
+
+
 def _wrapper(hardware: Hardware) -> str:
     name, graph = hardware.name, hardware.graph
     given, answer = graph.input_edge.width, graph.output_edge.width
@@ -36,7 +45,8 @@ def _wrapper(hardware: Hardware) -> str:
         pins = ".clk(aclk), .rst(!aresetn), .valid(m_axis_tvalid), .ready(m_axis_tready), .last(m_axis_tlast)"
         marked = f");\n    {name}_last #(.SAMPLES({graph.output_edge.samples or 1})) marker ({pins}"
     unused = f"\n    wire unused = &{{1'b0, s_axis_tdata[{width - 1}:{given}]}};" if width > given else ""
-    zeros = f"{{{out - answer}'d0, answer}}" if out > answer else "answer"
+    domains = graph.output_edge.domains
+    whole = in_bytes("answer", answer, len(domains) == 1 and domains[0].signed)
     return f"""`default_nettype none
 
 // {name} as an AXI4-Stream core: {given} bits of a sample in, {answer} bits of an answer out, tlast with the last one of a frame.
@@ -55,7 +65,7 @@ module {name}_axis (
     wire [{answer - 1}:0] answer;
     wire ready;
     assign s_axis_tready = ready & aresetn;
-    assign m_axis_tdata = {zeros};
+    assign m_axis_tdata = {whole};
     assign identity = 32'h{hardware.identity:08x};
     {name} core (.clk(aclk), .rst(!aresetn), .in_data(s_axis_tdata[{given - 1}:0]), .in_valid(s_axis_tvalid & aresetn),
         .in_ready(ready), .out_data(answer), .out_valid(m_axis_tvalid), .out_ready(m_axis_tready){marked});{unused}

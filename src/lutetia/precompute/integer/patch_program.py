@@ -171,10 +171,11 @@ def patch_program(model: IntegerClassifier, reuse: int = 1) -> PatchProgram:
         "DISTANCE_BITS": (channels * (LEVELS - 1)).bit_length(), "VALUE_BITS": max(count_bits, 8), "SLOT_BITS": slot_bits,
         "SOURCE_BITS": source_bits, "WORD_BITS": bits_for(int(n_words.max())), "RIGHT_BITS": right_bits,
     }  # fmt: skip
-    numbered = ("DETECTORS", "PAIRS", "INPUTS", "STEPPED", "LANES", "BLOCKS", "OUTPUTS", "PERIOD", "STEPS")
+    numbered = ("DETECTORS", "PAIRS", "INPUTS", "STEPPED", "LANES", "BLOCKS", "OUTPUTS", "STEPS")
     names = {name: name[:-1] for name in numbered[:3]} | {"LANES": "LANE", "BLOCKS": "BLOCK", "OUTPUTS": "OUTPUT"}
-    names |= {"STEPPED": "STEPPED", "PERIOD": "TICK", "STEPS": "STEP"}
+    names |= {"STEPPED": "STEPPED", "STEPS": "STEP"}
     sizes |= {f"{names[name]}_BITS": bits_for(sizes[name]) for name in numbered}
+    sizes["TICK_BITS"] = bits_for(period + 1)  # compared with numbers up to the period
     whole = {name: int(value) for name, value in sizes.items()}
     return PatchProgram(whole, made.words, made.fields, stage.bias.tolist(), int((across * down).sum()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from lutetia import flow
 from lutetia.errors import fail
+from lutetia.precompute.hdl.axi import in_bytes, padded
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.integer.hardware import BENCH, COMPILE, PROGRAMS, answers_of, simulator_for, synthesize_core, write_texts
 from lutetia.precompute.integer.patch_interpreter import interpret
@@ -24,6 +26,16 @@ from lutetia.precompute.tools.place import PlaceOptions
 
 Array = np.ndarray[Any, Any]
 CLASS_BITS = 8
+WRAPPER = "lutetia_core_axis.v"
+# What the bench is about.
+BARE = """lutetia_core core (
+        .clk(clk), .rst(rst), .in_data(images[sent]), .in_valid(in_valid), .in_ready(in_ready),
+        .out_data(out_data), .out_valid(out_valid), .out_ready(out_ready));"""
+WRAPPED = """lutetia_core_axis core (
+        .aclk(clk), .aresetn(!rst), .s_axis_tdata(images[sent]), .s_axis_tvalid(in_valid), .s_axis_tready(in_ready),
+        .s_axis_tlast((sent + 1) % PIXELS == 0), .m_axis_tdata(out_data), .m_axis_tvalid(out_valid),
+        .m_axis_tready(out_ready), .m_axis_tlast(), .dropped(), .identity());"""
+NUMBERED = ("PIXELS", "STEPS", "DETECTORS", "LANES", "OUTPUTS")  # what the core counts from 0 to the last one
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +55,7 @@ class PatchCore:
     def cycles_per_image(self) -> int:
         """From the first pixel of an image to that of the next, where nobody waits."""
         size = self.program.sizes
-        return size["PIXELS"] + self.cycles + (16 << size["SLOT_BITS"])
+        return size["PIXELS"] - 1 + self.cycles + (16 << size["SLOT_BITS"])
 
     @property
     def sources(self) -> list[str]:
@@ -54,6 +66,23 @@ class PatchCore:
     def out_bits(self) -> int:
         """Of a class, or of the sum of a regression in two's complement."""
         return CLASS_BITS if self.model.n_outputs > 1 else self.program.sizes["SUM_BITS"]
+
+    @property
+    def identity(self) -> int:
+        """A 32-bit number that identifies this core: the start of a SHA-256 of its files."""
+        return int(
+            hashlib.sha256("\0".join(part for pair in sorted(self.files.items()) for part in pair).encode()).hexdigest()[:8], 16
+        )
+
+    def axi(self) -> dict[str, str]:
+        """An AXI4-Stream wrapper, `lutetia_core_axis.v`: `tlast` with the last pixel of an image, an answer of whole bytes."""
+        size, bits = self.program.sizes, self.out_bits
+        told = {
+            "PIXEL_BITS": 8 * size["CHANNELS"], "ANSWER_BITS": padded(bits), "OUT_BITS": bits, "IDENTITY": f"{self.identity:08x}",
+            "LAST_PIXEL": size["PIXELS"] - 1, "PLACE_BITS": size["PLACE_BITS"],
+            "ANSWER": in_bytes("answer", bits, self.model.n_outputs == 1),
+        }  # fmt: skip
+        return {WRAPPER: filled("patches_axis.v", told)}
 
     def answers(self, images: object) -> torch.Tensor:
         """What the model says of images, whole numbers [n, *shape] or [n, pixels] from 0 to 255: int64 [n]."""
@@ -68,15 +97,16 @@ class PatchCore:
         """EquivalenceError where the answers by the contents of the memories are not those of the model."""
         _compare(self.interpret(images), self.answers(images), "the memories")
 
-    def testbench(self, images: object) -> dict[str, str]:
-        """The files of a bench that feeds images and compares the answers."""
+    def testbench(self, images: object, *, axi: bool = False) -> dict[str, str]:
+        """The files of a bench that feeds images and compares the answers, with `axi` through the wrapper."""
         pixels, size = self._pixels(images), self.program.sizes
+        bits = padded(self.out_bits) if axi else self.out_bits
         told = {
-            "COUNT": len(pixels), "PIXELS": size["PIXELS"], "PIXEL_BITS": 8 * size["CHANNELS"], "OUT_BITS": self.out_bits,
-            "CYCLES": self.cycles, "PER_IMAGE": self.cycles_per_image,
+            "TOP": WRAPPED if axi else BARE, "COUNT": len(pixels), "PIXELS": size["PIXELS"], "PIXEL_BITS": 8 * size["CHANNELS"],
+            "OUT_BITS": bits, "CYCLES": self.cycles, "PER_IMAGE": self.cycles_per_image,
         }  # fmt: skip
         stream = pixels.transpose(0, 2, 1).reshape(-1, size["CHANNELS"])
-        answers = [answer & (1 << self.out_bits) - 1 for answer in self.answers(images).tolist()]
+        answers = [answer & (1 << bits) - 1 for answer in self.answers(images).tolist()]
         return {
             BENCH: filled("patches_bench.v", told),
             "images.mem": hex_words(words(stream, 8)),
@@ -84,13 +114,20 @@ class PatchCore:
         }
 
     def simulate(
-        self, images: object, *, tool: str | None = None, limit: float | None = None, slow: bool = False, resets: bool = False
+        self,
+        images: object,
+        *,
+        tool: str | None = None,
+        limit: float | None = None,
+        axi: bool = False,
+        slow: bool = False,
+        resets: bool = False,
     ) -> torch.Tensor:
         """The answers of a simulator to images, whole numbers [n, *shape] or [n, pixels] from 0 to 255: int64 [n].
 
-        The images come one directly after another, and both sides of the ports pause at random; with `slow` an answer is taken
-        when the next one waits for it, with `resets` the core is reset twice in the first image. EquivalenceError where an answer
-        is not that of the model, or comes too late.
+        The images come one directly after another, and both sides of the ports pause at random; with `axi` they pass the wrapper.
+        With `slow` an answer is taken when the next one waits for it, with `resets` the core is reset twice in the first image.
+        EquivalenceError where an answer is not that of the model, or comes too late.
         """
         wanted = self.answers(images)
         if not len(wanted):
@@ -103,16 +140,17 @@ class PatchCore:
             time_limit(limit),
         ):
             folder = Path(place)
-            write_texts({**self.files, **self.testbench(images)}, folder)
-            run_program([*COMPILE[tool](folder, self.sources), *asked], folder, check=False)
+            wrapper = self.axi() if axi else {}
+            write_texts({**self.files, **wrapper, **self.testbench(images, axi=axi)}, folder)
+            run_program([*COMPILE[tool](folder, [*self.sources, *wrapper]), *asked], folder, check=False)
             answers, cycles = answers_of(folder, len(wanted))
-        got = torch.tensor(answers)
+        got, bits = torch.tensor(answers), padded(self.out_bits) if axi else self.out_bits
         if self.model.n_outputs == 1:  # two's complement
-            got = got - (got >> self.out_bits - 1 << self.out_bits)
+            got = got - (got >> bits - 1 << bits)
         _compare(got, wanted, "the simulator")
-        late = {each for each in cycles if each != self.cycles}
+        late = {each for each in cycles if each != self.cycles + axi}  # the wrapper has a register
         if late and not slow:
-            raise EquivalenceError(f"an answer takes {late.pop()} cycles, expected {self.cycles}")
+            raise EquivalenceError(f"an answer takes {late.pop()} cycles, expected {self.cycles + axi}")
         return got
 
     def synthesize(
@@ -146,7 +184,8 @@ def emit_patches(model: IntegerClassifier, reuse: int = 1) -> PatchCore:
     size = program.sizes
     is_number = model.n_outputs == 1
     (bias,) = words(np.array([program.bias]), size["SUM_BITS"])
-    parameters = "".join(f"    localparam {name} = {value};\n" for name, value in size.items())
+    numbers = size | {f"LAST_{name}": size[name] - 1 for name in NUMBERED}
+    parameters = "".join(f"    localparam {name} = {value};\n" for name, value in numbers.items())
     parameters += f"    localparam [OUTPUTS*SUM_BITS-1:0] BIAS = {model.n_outputs * size['SUM_BITS']}'h{bias:x};"
     places = {
         "PIXEL_BITS": 8 * size["CHANNELS"],
@@ -154,7 +193,7 @@ def emit_patches(model: IntegerClassifier, reuse: int = 1) -> PatchCore:
         "OUT_BITS": size["SUM_BITS"] if is_number else CLASS_BITS,
         "PARAMETERS": parameters,
         "CHANNEL": "source[PLACE_BITS +: CHANNEL_BITS]",
-        "ANSWER": "candidate" if is_number else "better ? output_number : best_number",
+        "ANSWER": "candidate" if is_number else "{{(8-OUTPUT_BITS){1'b0}}, better ? output_number : best_number}",
     }
     contents = {f"{name}.mem": hex_words(rows) for name, rows in program.words.items()}
     core = filled("patches.v", places)

@@ -45,14 +45,14 @@ module lutetia_apart #(
     output reg signed [BITS-1:0] apart
 );
     integer c;
-    reg [7:0] one, other;
+    reg signed [BITS-1:0] one, other;
     always @* begin
         apart = 0;
         for (c = 0; c < CHANNELS; c = c + 1) begin
-            one = first[c*8 +: 8];
-            other = second[c*8 +: 8];
+            one = {{(BITS-8){1'b0}}, first[c*8 +: 8]};
+            other = {{(BITS-8){1'b0}}, second[c*8 +: 8]};
             if (all) apart = apart + (one > other ? one - other : other - one);
-            else if (channel == c) apart = $signed({1'b0, one}) - $signed({1'b0, other});
+            else if (channel == c[CHANNEL_BITS-1:0]) apart = one - other;
         end
     end
 endmodule
@@ -72,7 +72,7 @@ module lutetia_passed #(
     always @* begin
         passed = 0;
         for (j = 0; j < PER; j = j + 1)
-            if (!spent && value >= j) passed[j*STEP_BITS +: STEP_BITS] = word[j*STEP_BITS +: STEP_BITS];
+            if (!spent && value >= j[VALUE_BITS-1:0]) passed[j*STEP_BITS +: STEP_BITS] = word[j*STEP_BITS +: STEP_BITS];
     end
 endmodule
 
@@ -88,7 +88,7 @@ module lutetia_total #(
     reg [PER*8-1:0] parts;
     assign total = parts[7:0];
     always @* begin
-        for (j = 0; j < PER; j = j + 1) parts[j*8 +: 8] = numbers[j*STEP_BITS +: STEP_BITS];
+        for (j = 0; j < PER; j = j + 1) parts[j*8 +: 8] = {{(8-STEP_BITS){1'b0}}, numbers[j*STEP_BITS +: STEP_BITS]};
         for (span = PER / 2; span > 0; span = span / 2)
             for (j = 0; j < span; j = j + 1) parts[j*8 +: 8] = parts[j*8 +: 8] + parts[(j + span)*8 +: 8];
     end
@@ -143,16 +143,17 @@ module lutetia_core (
     reg [1:0] from_top, from_left;
     reg [PAIR_BITS-1:0] pair; // of the step
     reg [PAIR_BITS-1:0] first_pair; // of the detector
-    wire last_step = step == STEPS - 1;
+    wire last_step = step == LAST_STEPS;
     wire last_column = column == across - 1'b1;
     wire last_row = row == down - 1'b1;
-    wire [SIDE_BITS:0] more_below = below + 3'd4, more_beside = beside + 3'd4;
+    wire [SIDE_BITS:0] more_below = below + 4, more_beside = beside + 4;
 
     // What a step passes after its cycle, a cycle each; live[n] where one is in stage n.
     //   1  offsets of its pixels    3  pixels               5  how far apart           7  its slot
     //   2  their places             4  these in registers   6  the address is whole    8  counters before
-    reg [8:1] live, whole; // whole: this was the last step of a position
-    reg [4*8-1:0] cells;
+    reg [8:1] live;
+    reg [7:1] whole; // this was the last step of a position
+    reg [4*7-1:0] cells;
     reg [PLACE_BITS-1:0] place_1;
     wire [2*C*PLACE_BITS-1:0] offsets;
     lutetia_rom #(.WIDTH(2 * C * PLACE_BITS), .DEPTH(PAIRS), .ADDRESS(PAIR_BITS), .FILE("offsets.mem")) offset_memory (
@@ -167,8 +168,8 @@ module lutetia_core (
     reg [STEPPED_BITS-1:0] stepped;
     reg [WORD_BITS-1:0] word_number;
     wire ends = state == CODE && word_number == last_word;
-    wire [INPUT_BITS-1:0] next_number = state == LOAD ? 0 : number + ends;
-    wire [STEPPED_BITS-1:0] next_stepped = state == LOAD ? 0 : stepped + (state == CODE);
+    wire [INPUT_BITS-1:0] next_number = state == LOAD ? 0 : ends ? number + 1 : number;
+    wire [STEPPED_BITS-1:0] next_stepped = state == LOAD ? 0 : state == CODE ? stepped + 1 : stepped;
     lutetia_rom #(.WIDTH(WORD_BITS + SOURCE_BITS + 3), .DEPTH(INPUTS), .ADDRESS(INPUT_BITS), .FILE("inputs.mem")) input_memory (
         .clk(clk), .address(next_number), .data({is_last, kind, source, last_word}));
 
@@ -189,7 +190,7 @@ module lutetia_core (
                 .write(accept), .write_address(place), .write_data(in_data));
         end
         for (g = 0; g < C; g = g + 1) begin : comparison
-            lutetia_apart #(.CHANNELS(CHANNELS), .CHANNEL_BITS(CHANNEL_BITS), .BITS(APART_BITS)) apart (
+            lutetia_apart #(.CHANNELS(CHANNELS), .CHANNEL_BITS(CHANNEL_BITS), .BITS(APART_BITS)) distance (
                 .first(pixels_4[2*g*BITS +: BITS]), .second(pixels_4[(2*g + 1)*BITS +: BITS]), .channel(channel), .all(all),
                 .apart(aparts[g*APART_BITS +: APART_BITS]));
             wire signed [APART_BITS-1:0] own = aparts_5[g*APART_BITS +: APART_BITS];
@@ -222,7 +223,7 @@ module lutetia_core (
         .clk(clk), .owner(detector), .address(cell_at), .add(add), .clear(clear), .count(in_cell));
 
     // ---- codes -----------------------------------------------------------------------------------------------------
-    wire [CHANNELS*8-1:0] chosen = pixels[BITS-1:0] >> {@CHANNEL@, 3'b000};
+    wire [BITS-1:0] chosen = pixels[BITS-1:0] >> {@CHANNEL@, 3'b000};
     reg [COUNT_BITS-1:0] count_of;
     reg [VALUE_BITS-1:0] value;
     reg spent; // the value was used up by the words before
@@ -276,18 +277,19 @@ module lutetia_core (
     // The sums stand in a ring, whose first is added to and goes to the end.
     reg [OUTPUTS*SUM_BITS-1:0] sums;
     wire signed [SUM_BITS-1:0] candidate = sums[SUM_BITS-1:0];
-    wire [SUM_BITS-1:0] added = candidate + (reading_5 ? row_5 : {W{1'b0}});
+    wire [SUM_BITS-1:0] added = candidate + (reading_5 ? {{(SUM_BITS-W){1'b0}}, row_5} : {SUM_BITS{1'b0}});
     wire [(OUTPUTS+1)*SUM_BITS-1:0] turned = {added, sums};
     reg signed [SUM_BITS-1:0] best;
     reg [OUTPUT_BITS-1:0] output_number, best_number;
+    wire unused = &{1'b0, joined[C-1:0], chosen, row_next[K], turned[SUM_BITS-1:0], best_number}; // shifted out, or not asked
     wire better = output_number == 0 || candidate > best;
-    wire closes = output_number == OUTPUTS - 1;
+    wire closes = output_number == LAST_OUTPUTS;
     wire waits = out_valid && !out_ready;
 
     always @(posedge clk) begin
         live <= {live[7:1], issuing};
-        whole <= {whole[7:1], last_step};
-        cells <= {cells[4*7-1:0], from_top, from_left};
+        whole <= {whole[6:1], last_step};
+        cells <= {cells[4*6-1:0], from_top, from_left};
         place_1 <= place;
         pixels_4 <= pixels;
         aparts_5 <= aparts;
@@ -314,7 +316,7 @@ module lutetia_core (
             output_3 <= 0;
         end else if (reading_3) begin
             output_3 <= output_3 + 1;
-            reading_3 <= output_3 != OUTPUTS - 1;
+            reading_3 <= output_3 != LAST_OUTPUTS;
         end
         if (reading_3) block <= block + 1;
         {reading_4, reading_5} <= {reading_3, reading_4};
@@ -336,7 +338,7 @@ module lutetia_core (
                 sums <= BIAS;
                 if (accept) begin
                     place <= place + 1;
-                    if (place == PIXELS - 1) begin
+                    if (place == LAST_PIXELS) begin
                         place <= 0;
                         state <= SET;
                     end
@@ -355,13 +357,13 @@ module lutetia_core (
                 if (last_step) begin
                     column <= last_column ? 0 : column + 1;
                     place <= last_column ? line + IMAGE_WIDTH : place + 1;
-                    beside <= last_column ? 0 : more_beside >= across ? more_beside - across : more_beside;
-                    from_left <= last_column ? 0 : from_left + (more_beside >= across);
+                    beside <= last_column ? 0 : more_beside >= {1'b0, across} ? more_beside - {1'b0, across} : more_beside;
+                    from_left <= last_column ? 0 : from_left + (more_beside >= {1'b0, across});
                     if (last_column) begin
                         row <= row + 1;
                         line <= line + IMAGE_WIDTH;
-                        below <= more_below >= down ? more_below - down : more_below;
-                        from_top <= from_top + (more_below >= down);
+                        below <= more_below >= {1'b0, down} ? more_below - {1'b0, down} : more_below;
+                        from_top <= from_top + (more_below >= {1'b0, down});
                         issuing <= !last_row;
                     end
                 end
@@ -369,7 +371,7 @@ module lutetia_core (
             FETCH: state <= READ;
             READ: state <= TAKE;
             TAKE: begin
-                value <= kind == 3 ? chosen[7:0] : count_of;
+                value <= kind == 3 ? {{(VALUE_BITS-8){1'b0}}, chosen[7:0]} : {{(VALUE_BITS-COUNT_BITS){1'b0}}, count_of};
                 spent <= 0;
                 word_number <= 0;
                 state <= CODE;
@@ -381,7 +383,7 @@ module lutetia_core (
                 if (ends) begin
                     state <= FETCH;
                     if (is_last) begin
-                        if (detector != DETECTORS - 1) begin
+                        if (detector != LAST_DETECTORS) begin
                             detector <= detector + 1;
                             first_pair <= first_pair + STEPS;
                             set <= 0;
@@ -402,7 +404,7 @@ module lutetia_core (
                 if (in_turn) lane <= lane + 1;
                 if (looking) begin
                     tick <= tick == PERIOD - 1 ? 0 : tick + 1;
-                    if (in_turn && lane == LANES - 1) looking <= 0;
+                    if (in_turn && lane == LAST_LANES) looking <= 0;
                 end else if (!(compared[1] || compared[2] || reading_3 || reading_4 || reading_5)) state <= BEST;
             end
             BEST: if (!(closes && waits)) begin

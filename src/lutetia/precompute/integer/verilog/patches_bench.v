@@ -16,8 +16,7 @@ module lutetia_bench;
     reg [2:0] hold = 4; // cycles for which reset stays
     integer sent = 0, given = 0, wrong = 0, resets = 0, slow = 0, cycles = 0, took = 0, patience = 0, silent = 0, file;
 
-    lutetia_core core (.clk(clk), .rst(rst), .in_data(images[sent]), .in_valid(in_valid), .in_ready(in_ready),
-                       .out_data(out_data), .out_valid(out_valid), .out_ready(out_ready));
+    @TOP@
 
     always #5 clk = !clk;
 
