@@ -67,6 +67,14 @@ def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> 
         guess_config(csv_file, "b", "clustering")
 
 
+def test_whole_numbers_that_rows_do_not_share_are_no_classes(csv_file: Path) -> None:
+    for values, n_classes in (([n % 15 for n in range(24)], 0), ([*range(6)], 0), ([*range(5)], 5), ([0, 1, 1], 2)):
+        csv_file.write_text("a,b\n" + "".join(f"{n % 4 + n / 7},{value}\n" for n, value in enumerate(values)))
+        assert len(guess_config(csv_file, "b", None)[1].classes) == n_classes
+    csv_file.write_text("a,b\n" + "".join(f"{n % 9},{n % 20}\n" for n in range(40)))
+    assert len(guess_config(csv_file, "b", None)[1].classes) == 20
+
+
 @pytest.mark.parametrize(
     ("cell", "number"),
     [

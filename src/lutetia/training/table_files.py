@@ -49,6 +49,7 @@ from lutetia.training.tables import LARGEST, class_order, read_cells
 from lutetia.training.texts import check_texts, looks_like_text, read_texts, texts_text
 from lutetia.training.units import find_unit, without_unit
 
+FEW_CLASSES = 5  # distinct whole numbers that are taken for classes where most rows have one of their own
 UNNAMED = "column "  # and its number
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression", "ranking")
@@ -353,7 +354,8 @@ def make_target(
         )
     if guessed:
         whole = numeric and all(number.is_integer() for number in by_text.values() if number is not None)
-        task = "regression" if numeric and not (whole and len(by_text) <= MOST_CLASSES) else "classification"
+        few = len(by_text) <= (MOST_CLASSES if len(texts) >= 2 * len(by_text) else FEW_CLASSES)
+        task = "regression" if numeric and not (whole and few) else "classification"
     if task in ("regression", "ranking"):
         if not numeric:
             raise DataError(f"{where} holds {texts[numbers.index(None)]!r}, expected numbers for a {task}")
