@@ -129,10 +129,11 @@ def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool 
         cells = read_cells(path)
         if not cells.rows:
             raise DataError(f"{path} has column names and no rows below them, expected at least two")
-        names = named(cells.header or [""] * cells.width)
+        names, columns = named(cells.header or [""] * cells.width), list(zip(*cells.rows, strict=True))
+        while cells.header is not None and len(columns) > 1 and not cells.header[len(columns) - 1] and not any(columns[-1]):
+            columns.pop()  # each line ends with a delimiter
         _check_names(path, names)
-        columns = zip(*cells.rows, strict=True)
-        return TableFile(path, {name: _values(column) for name, column in zip(names, columns, strict=True)}, lines=cells.lines)
+        return TableFile(path, {name: _values(column) for name, column in zip(names, columns, strict=False)}, lines=cells.lines)
     if suffix in (".parquet", ".pq"):
         if not path.exists():
             raise DataError(f"{path} does not exist, expected {KINDS}")
@@ -318,7 +319,7 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     """The column that `target` names, by name or by number from 0; the last by default."""
     names = list(file.columns)
     if len(names) < 2:
-        wanted = "expected a feature and a target, with commas, semicolons or tabs between the cells"
+        wanted = "expected a feature and a target, with commas, semicolons, tabs or | between the cells"
         raise DataError(f"{file.path} has {len(names)} columns, {wanted}")
     if target is None:
         return names[-1]
