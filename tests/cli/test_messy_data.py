@@ -44,6 +44,18 @@ def test_what_is_wrong_with_a_file_is_told(customers: Path, tmp_path: Path, caps
     assert "  calls   number, 5 values, 58 missing\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", ["classes", "categories of [red]mood"])
+def test_names_that_differ_in_capitals_are_told(kind: str, tmp_path: Path, capsys: Capture) -> None:
+    names = ["Yes", "no", "yes", "maybe"]
+    others = ["u", "v"] if kind == "classes" else names
+    labels = names if kind == "classes" else ["p", "q"]
+    rows = (f"{n % 7},{others[n % len(others)]},{labels[n % len(labels)]}\n" for n in range(60))
+    (tmp_path / "asked.csv").write_text("a,[red]mood,y\n" + "".join(rows))
+    assert main(["train", str(tmp_path / "asked.csv"), *SMALL, "--out", str(tmp_path / "run")]) == 0
+    told = f"  'Yes' and 'yes' differ in capitals alone, and are two {kind}: change the file if they mean the same\n"
+    assert told in capsys.readouterr().out
+
+
 def test_rows_that_are_alike_by_nature_are_no_copies(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "dice.csv").write_text("a,b,c\n" + "".join(f"{n % 6},{n % 4},{'xy'[n % 2]}\n" for n in range(100)))
     assert main(["train", str(tmp_path / "dice.csv"), *SMALL, "--out", str(tmp_path / "run")]) == 0

@@ -85,6 +85,7 @@ def test_words_of_many_kinds() -> None:
     assert words_in("日本 สวย") == ["日", "本", "ส", "ว", "ย"]
     assert words_in("👍🏽👍 ❤️ so\u00adft") == ["👍", "👍", "❤", "soft"]
     assert words_in("call 08001234567 or 1234") == ["call", "00000000000", "or", "1234"]
+    assert words_in("08001\u00ad234567\u202c") == ["00000000000"]  # what is skipped makes no other number of it
     assert gram_text("call 00000000000") == "call [11 digits]"
 
 

@@ -202,10 +202,10 @@ def any_cell(texts: Texts, mark: str) -> str:
 
 
 def test_files_are_read_as_python_reads_them(program: Path, tmp_path: Path) -> None:
-    """Commas, semicolons and tabs, decimal commas, all ends of lines, quotes, empty rows, a byte order mark."""
+    """Commas, semicolons, tabs and bars, decimal commas, all ends of lines, quotes, empty rows, a byte order mark."""
     texts, file = Texts(3), tmp_path / "x.csv"
     for _ in range(120):
-        mark, end, width = texts.one_of(*",;\t"), texts.one_of("\n", "\r\n", "\r"), texts.random.randint(2, 4)
+        mark, end, width = texts.one_of(*",;\t|"), texts.one_of("\n", "\r\n", "\r"), texts.random.randint(2, 4)
         rows = [mark.join(any_cell(texts, mark) for _ in range(width)) for _ in range(texts.random.randint(2, 5))]
         rows = [mark.join("abcd"[:width]), *rows]
         rows.insert(texts.random.randrange(len(rows)), texts.one_of("", mark * (width - 1), " ", "\t" * 9))

@@ -136,7 +136,7 @@ def test_c_reads_files_with_semicolons_and_columns_without_a_name(tmp_path: Path
     assert done.stdout.split() == [table.classes[answer] for answer in answers]
     piped = run((tmp_path / "d.csv").read_bytes())
     assert (piped.returncode, piped.stdout) == (1, "")
-    assert "a file with semicolons or tabs is read twice, so it cannot come through a pipe" in piped.stderr
+    assert "a file with semicolons, tabs or | is read twice, so it cannot come through a pipe" in piped.stderr
 
 
 def test_other_models_have_no_columns() -> None:

@@ -89,6 +89,19 @@ def test_weights_count_as_repeated_rows_and_class_weight_moves_the_prior() -> No
     assert chance == pytest.approx(0.5, abs=1e-3)
 
 
+@pytest.mark.parametrize("size", [1e39, 1e-46])
+def test_weights_and_numbers_that_are_no_32_bit_floats_are_refused(size: float) -> None:
+    x = np.arange(20.0)[:, None]
+    for model in (LUTClassifier(**FAST), LUTRegressor(**FAST)):
+        with pytest.raises(ValueError, match=r"the largest sample_weight is 1e[+-][34][69], expected 1e-30 to 1e[+]30"):
+            model.fit(x, np.arange(20) % 2, sample_weight=np.full(20, size))
+    if size > 1:
+        with pytest.raises(ValueError, match=r"y holds a number of size 1.9e[+]40, expected numbers that fit a 32-bit float"):
+            LUTRegressor(**FAST).fit(x, -x[:, 0] * size)
+    weight = np.where(np.arange(20) < 10, 1.0, 1e-46)  # so little of others is nothing
+    assert LUTRegressor(**FAST).fit(x, x[:, 0] > 9.5, sample_weight=weight).predict(x).tolist() == [0.0] * 20
+
+
 def test_an_eval_set_ends_the_fit_early_and_keeps_the_best() -> None:
     random = np.random.default_rng(0)
     x, y = random.normal(size=(120, 4)), random.integers(2, size=120)

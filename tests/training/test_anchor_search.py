@@ -59,6 +59,20 @@ def test_each_anchor_is_the_best_of_its_candidates(n_inputs: int, n: int, m: int
         cells = 2 * cells + answers(own, anchor)
 
 
+def test_smoothing_is_not_lost_beside_weights_of_any_size() -> None:
+    """Sums of weights of 1e15 were off by more than the smoothing, by which samples of no weight are divided."""
+    random, n = np.random.default_rng(0), 300
+    light = np.arange(n) < 9
+    codes = np.stack([np.where(light, 0, 9), random.integers(0, 250, n)]).astype(np.uint8)
+    held = np.where(light, 0, random.uniform(1e15, 2e15, n)).astype(np.float32)
+    missing = np.where(light, -1.0, codes[1] / 250.0)[:, None]
+    drawn = np.array([[[1, 2 + 174], [0, 2 + 4]]] * 100)
+    for seed in range(20):
+        rows = np.random.default_rng(seed).permutation(n)[: 200 + seed].astype(np.uint32)
+        chosen = AnchorSearch(codes, 1, lambda k: drawn[:k]).choose(rows, missing, np.ones(1), held)
+        assert chosen.tolist() == [[0, 6]]  # what parts those without a weight from the others
+
+
 def test_words_hold_eight_codes_each() -> None:
     codes = np.random.default_rng(0).integers(0, 256, (11, 5)).astype(np.uint8)
     words = words_of(codes)

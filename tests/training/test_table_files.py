@@ -67,6 +67,25 @@ def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> 
         guess_config(csv_file, "b", "clustering")
 
 
+@pytest.mark.parametrize("mark", [";", "|"])
+def test_bars_stand_between_cells_and_lines_may_end_with_a_delimiter(csv_file: Path, mark: str) -> None:
+    rows = [["a", "b", "y", "", ""], *([f"{2 * n},5", "xyz"[n % 3], "pq"[n % 2], "", ""] for n in range(30))]
+    csv_file.write_text("\n".join(map(mark.join, rows)))
+    table = guess_config(csv_file, None, None)[1]
+    assert (table.features, table.classes, table.left_out) == (["a", "b"], ["p", "q"], {})
+    assert table.x[3, 0] == 6.5
+    csv_file.write_text("\n".join(mark.join([*row[:3], "!" * (at == 9)]) for at, row in enumerate(rows)))
+    assert "column 3" in read_table_file(csv_file).columns
+
+
+def test_whole_numbers_that_rows_do_not_share_are_no_classes(csv_file: Path) -> None:
+    for values, n_classes in (([n % 15 for n in range(24)], 0), ([*range(6)], 0), ([*range(5)], 5), ([0, 1, 1], 2)):
+        csv_file.write_text("a,b\n" + "".join(f"{n % 4 + n / 7},{value}\n" for n, value in enumerate(values)))
+        assert len(guess_config(csv_file, "b", None)[1].classes) == n_classes
+    csv_file.write_text("a,b\n" + "".join(f"{n % 9},{n % 20}\n" for n in range(40)))
+    assert len(guess_config(csv_file, "b", None)[1].classes) == 20
+
+
 @pytest.mark.parametrize(
     ("cell", "number"),
     [
@@ -235,7 +254,7 @@ def test_a_class_that_is_rare_is_among_the_rows_to_fit(csv_file: Path) -> None:
         ("a,b\n1,x\n2,y\n", "c", "no column 'c'"),
         ("a\n1\n2\n", "a", "columns"),
         ("a,a,b\n1,2,x\n3,4,y\n", "b", "two columns"),
-        ("a|b\n1|x\n2|y\n", "b", "commas, semicolons or tabs between the cells"),
+        ("a:b\n1:x\n2:y\n", "b", "commas, semicolons, tabs or . between the cells"),
         ("a,b\n" + "".join(f"{n},name {n}\n" for n in range(21)), "b", "21 classes in 21 rows, such as 'name 0'"),
         ("a,b\n" + "".join(f"{n},name {n % 16}\n" for n in range(30)), "b", "16 classes in 30 rows"),
         ("a,b\n1,0.5\n3,-1e39\n", "b", "line 3: -1e39 is too large for a 32-bit float"),

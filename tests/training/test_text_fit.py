@@ -100,6 +100,19 @@ def test_other_targets_have_tallies_of_their_own(kind: str) -> None:
         assert (scores.argmax(1) == rows.y).mean() > 0.8
 
 
+@pytest.mark.parametrize("texts", [[None], [""], ["a lone word in each text"]])
+@pytest.mark.parametrize("n_classes", [1, 2])
+def test_a_fit_takes_texts_and_targets_that_say_nothing(texts: list[str | None], n_classes: int) -> None:
+    own, y = read_texts(texts * 20, "t", 0), np.zeros(20) if n_classes == 1 else np.arange(20) % 2
+    rows = TabularRows(np.zeros((20, 0)), y, np.ones(20, np.float32), texts=(own,))
+    model, _ = fit_tabular(rows, Shape(n_classes, (), (0,)), SMALL)
+    (column,) = text_columns(model.metadata)
+    assert len(column.tallies) == (0 if n_classes == 1 else 2)  # no number is above all others
+    assert len(column.grams) == 0
+    scores = model(torch.from_numpy(with_texts(rows, [column]).x)).detach().numpy()
+    np.testing.assert_allclose(scores, np.zeros_like(scores), atol=1e-6)
+
+
 def test_tables_ask_of_words_only_whether_they_occur() -> None:
     model, _ = fit_tabular(some_rows(), Shape(2, (0,), (1,)), SMALL)
     (column,) = text_columns(model.metadata)

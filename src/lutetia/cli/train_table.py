@@ -171,6 +171,8 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         )
     if any("identifier" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
+    if told := _alike_text(table):
+        screen.print(f"  {told}", soft_wrap=True, markup=False)
     if told := monotone_text(config.fit.monotone, table.classes):
         screen.print(f"  {told} (fit.monotone)", soft_wrap=True)
         for name in (table.features[number] for number in table.dates):
@@ -189,6 +191,21 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
+
+
+def _alike_text(table: LearningTable) -> str:
+    """That classes, or the categories of a column, differ in capital letters alone; empty where none do."""
+    lists = {"classes": table.classes} | {
+        f"categories of {table.features[number]}": known for number, known in table.categories.items()
+    }
+    for kind, names in lists.items():
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault(name.lower(), []).append(name)
+        if twice := next((own for own in alike.values() if len(own) > 1), None):
+            told = " and ".join(repr(one_line(each)) for each in twice[:2])
+            return f"{told} differ in capitals alone, and are two {one_line(kind)}: change the file if they mean the same"
+    return ""
 
 
 def _copies_text(data: Data) -> str:

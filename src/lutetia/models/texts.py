@@ -94,9 +94,8 @@ def places_of(text: str) -> list[tuple[int, int, str]]:
 
 def _plain(word: str) -> str:
     """A word without what is skipped; a long number stands for all of as many digits."""
-    if not word.isascii():
-        return SKIPS.sub("", word)
-    return "0" * len(word) if len(word) >= LONG_NUMBER and word.isdigit() else word
+    word = word if word.isascii() else SKIPS.sub("", word)
+    return "0" * len(word) if len(word) >= LONG_NUMBER and word.isascii() and word.isdigit() else word
 
 
 def gram_text(gram: str) -> str:
@@ -157,7 +156,8 @@ def find_grams(texts: Iterable[str | None], name: str, place: int, known: Sequen
     found = np.concatenate([np.empty(0, np.int32), *numbers])
     starts, all_known = np.cumsum(sizes), list(order)
     if known is None:  # most pairs stand in one text alone
-        often = (np.bincount(found, minlength=len(all_known)) >= fewest) & [len(gram) <= LONGEST_GRAM for gram in all_known]
+        is_short = np.array([len(gram) <= LONGEST_GRAM for gram in all_known], bool)
+        often = (np.bincount(found, minlength=len(all_known)) >= fewest) & is_short
         kept = often[found]
         starts = np.concatenate([[0], np.cumsum(kept)])[starts]
         found = (np.cumsum(often) - 1).astype(np.int32)[found[kept]]

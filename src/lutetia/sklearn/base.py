@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1 << 17  # samples that are encoded and scored together
 SIMULATED = 64  # samples of training data
+MOST_WEIGHT = 1e30  # of a sample, so that sums of weights are 32-bit floats
 ENOUGH, ENOUGH_QUERIES = 100, 50  # samples, or queries, of which early_stopping="auto" holds some out
 
 
@@ -129,6 +130,9 @@ class TabularEstimator(BaseEstimator):
         weight = _check_sample_weight(sample_weight, matrix, dtype=np.float64, ensure_non_negative=True)
         if not weight.sum() > 0:
             raise ValueError("sample_weight is zero for every sample, expected a positive weight for some")
+        largest = float(weight.max())
+        if not 1 / MOST_WEIGHT <= largest <= MOST_WEIGHT:
+            raise ValueError(f"the largest sample_weight is {largest:.6g}, expected {1 / MOST_WEIGHT:g} to {MOST_WEIGHT:g}")
         return weight.astype(np.float32)
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TabularRows:

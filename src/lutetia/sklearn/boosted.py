@@ -49,6 +49,7 @@ PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
 
 ENOUGH_FOR_INTERVALS = 45  # samples, of which a fifth, nine, say how wide intervals must be
 TABLES_OF_FEW = 250  # at most, where early_stopping="auto" finds too few samples to hold some out
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class BoostedEstimator(TabularEstimator):
@@ -361,6 +362,9 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         if y.dtype.kind in "OUS":
             y = y.astype(np.float64)
         assert_all_finite(y, input_name="y", estimator_name=type(self).__name__)
+        largest = float(np.abs(y.astype(np.float64)).max(initial=0))
+        if largest > LARGEST:
+            raise ValueError(f"y holds a number of size {largest:.6g}, expected numbers that fit a 32-bit float")
         if not reset:
             self._loss.check_sign(y, "y of eval_set")
         return y.astype(np.float64)

@@ -20,6 +20,7 @@ LANES, GROUP = 32, 8  # samples compared at once; inputs of a word
 PAD = 64  # numbers behind the last sample, which are read and not used
 SMOOTHING = 1.0  # samples of the mean that each cell is thought to hold besides its own
 EQUAL = 1e-9  # part of a gain that is rounding
+LEAST_UNIT = 1e-100  # of weights, by which smoothing is divided: all may be 0
 THRESHOLDS = np.arange(256, dtype=np.uint8)
 INT, NUMBER, BYTES = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 Array = np.ndarray[Any, Any]
@@ -41,8 +42,8 @@ class Sample(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The cells of a table so far: where the samples of each begin, int64; Σ target and Σ weight of each; and of a comparison the
-    same of the samples for which it is true."""
+    """The cells of a table so far: where the samples of each begin, int64; Σ target and Σ weight of each, whole numbers; and of a
+    comparison the same of the samples for which it is true."""
 
     starts: Array
     sums: Array
@@ -172,13 +173,14 @@ def search(words, n_inputs, sample, cells, asked, unit):
     would be pooled.
     """
     candidates, ways, gains, anchors = asked
+    more = SMOOTHING / max(unit, LEAST_UNIT)  # in units: sums of whole numbers are exact, and so are their differences
     _unpack(sample)
     alike = True
     cells.starts[0], cells.starts[1] = 0, len(sample.entries)
     cells.sums[0], cells.held[0] = 0.0, 0.0
     for at in range(len(sample.entries)):
         cells.sums[0] += sample.target[at]
-        cells.held[0] += unit * sample.weight[at]
+        cells.held[0] += sample.weight[at]
         alike &= sample.weight[at] == 1
     for place in range(len(anchors)):
         n_cells = 1 << place
@@ -189,7 +191,7 @@ def search(words, n_inputs, sample, cells, asked, unit):
             if not _is_repeated(candidates[place], number):
                 compared = _compared(n_inputs, candidates[place, number, 0], candidates[place, number, 1], sample)
                 _count(compared, sample, cells, n_cells, alike)
-                gains[number] = _gain(cells, n_cells, unit, ways[place, number])
+                gains[number] = _gain(cells, n_cells, more, ways[place, number])
             if gains[number] > gains[best]:
                 best = number
         enough, best = gains[best] * (1 - EQUAL), 0
@@ -200,7 +202,7 @@ def search(words, n_inputs, sample, cells, asked, unit):
             compared = _compared(n_inputs, anchors[place, 0], anchors[place, 1], sample)
             _count(compared, sample, cells, n_cells, alike)
             _split(compared, sample, cells, n_cells)
-            _halve(cells, n_cells, unit)
+            _halve(cells, n_cells)
             _unpack(sample)
 
 
@@ -287,12 +289,13 @@ def _count(compared, sample, cells, n_cells, alike):
 
 
 @jit_any_order
-def _gain(cells, n_cells, unit, way):
+def _gain(cells, n_cells, more, way):
+    """The gain of a comparison, times the unit of the weights."""
     gain = 0.0
     for cell in range(U(n_cells)):
-        total, held, own, above = cells.sums[cell], cells.held[cell], cells.own[cell], unit * cells.above[cell]
-        others, up, down = total - own, above + SMOOTHING, held - above + SMOOTHING
-        apart, pooled = own * own / up + others * others / down, total * total / (held + SMOOTHING)
+        total, held, own, above = cells.sums[cell], cells.held[cell], cells.own[cell], cells.above[cell]
+        others, up, down = total - own, above + more, held - above + more
+        apart, pooled = own * own / up + others * others / down, total * total / (held + more)
         gain += pooled if way * (own * down - others * up) < 0 else apart
     return gain
 
@@ -316,9 +319,9 @@ def _split(compared, sample, cells, n_cells):
 
 
 @jit
-def _halve(cells, n_cells, unit):
+def _halve(cells, n_cells):
     """The sums of the halves of all cells."""
     for cell in range(n_cells - 1, -1, -1):
-        own, above = cells.own[cell], unit * cells.above[cell]
+        own, above = cells.own[cell], cells.above[cell]
         cells.sums[2 * cell + 1], cells.held[2 * cell + 1] = own, above
         cells.sums[2 * cell], cells.held[2 * cell] = cells.sums[cell] - own, cells.held[cell] - above

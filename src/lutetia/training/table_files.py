@@ -49,6 +49,7 @@ from lutetia.training.tables import LARGEST, class_order, read_cells
 from lutetia.training.texts import check_texts, looks_like_text, read_texts, texts_text
 from lutetia.training.units import find_unit, without_unit
 
+FEW_CLASSES = 5  # distinct whole numbers that are taken for classes where most rows have one of their own
 UNNAMED = "column "  # and its number
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression", "ranking")
@@ -128,10 +129,11 @@ def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool 
         cells = read_cells(path)
         if not cells.rows:
             raise DataError(f"{path} has column names and no rows below them, expected at least two")
-        names = named(cells.header or [""] * cells.width)
+        names, columns = named(cells.header or [""] * cells.width), list(zip(*cells.rows, strict=True))
+        while cells.header is not None and len(columns) > 1 and not cells.header[len(columns) - 1] and not any(columns[-1]):
+            columns.pop()  # each line ends with a delimiter
         _check_names(path, names)
-        columns = zip(*cells.rows, strict=True)
-        return TableFile(path, {name: _values(column) for name, column in zip(names, columns, strict=True)}, lines=cells.lines)
+        return TableFile(path, {name: _values(column) for name, column in zip(names, columns, strict=False)}, lines=cells.lines)
     if suffix in (".parquet", ".pq"):
         if not path.exists():
             raise DataError(f"{path} does not exist, expected {KINDS}")
@@ -317,7 +319,7 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     """The column that `target` names, by name or by number from 0; the last by default."""
     names = list(file.columns)
     if len(names) < 2:
-        wanted = "expected a feature and a target, with commas, semicolons or tabs between the cells"
+        wanted = "expected a feature and a target, with commas, semicolons, tabs or | between the cells"
         raise DataError(f"{file.path} has {len(names)} columns, {wanted}")
     if target is None:
         return names[-1]
@@ -353,7 +355,8 @@ def make_target(
         )
     if guessed:
         whole = numeric and all(number.is_integer() for number in by_text.values() if number is not None)
-        task = "regression" if numeric and not (whole and len(by_text) <= MOST_CLASSES) else "classification"
+        few = len(by_text) <= (MOST_CLASSES if len(texts) >= 2 * len(by_text) else FEW_CLASSES)
+        task = "regression" if numeric and not (whole and few) else "classification"
     if task in ("regression", "ranking"):
         if not numeric:
             raise DataError(f"{where} holds {texts[numbers.index(None)]!r}, expected numbers for a {task}")

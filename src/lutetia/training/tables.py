@@ -1,4 +1,4 @@
-"""CSV files as numbers and names: commas, semicolons or tabs between cells; errors name the line and column."""
+"""CSV files as numbers and names: commas, semicolons, tabs or bars between cells; errors name the line and column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from lutetia.errors import DataError
 from lutetia.training.formats import Array, read_whole
 
-DELIMITERS = (",", ";", "\t")
+DELIMITERS = (",", ";", "\t", "|")
 # A number, and a unit where one follows it; rows.c knows both by the same rule.
 DECIMAL_COMMA = re.compile(r"([-+]?[0-9]*),([0-9]+(?:[eE][-+]?[0-9]+)?(?: ?[^\s0-9.,;:+\-*/_][^\s,;:]{0,11})?)")
 PARTS = re.compile(r"([^0-9]*)([0-9]*)")  # of a name: what stands before each number

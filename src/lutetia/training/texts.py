@@ -216,11 +216,11 @@ def _counts(own: Grams, grams: Array, groups: Mapping[float, Array], weight: Arr
     place[grams] = np.arange(len(grams))
     places, rows = place[own.numbers], own.rows
     places, rows = places[places >= 0], rows[places >= 0]
-    shape = (FOLDS, 2, len(grams))
-    return np.stack([
-        np.bincount((fold[rows] * 2 + group[rows]) * len(grams) + places, weight[rows], int(np.prod(shape))).reshape(shape)
-        for group in groups.values()
-    ])  # fmt: skip
+    counts = np.zeros((len(groups), FOLDS, 2, len(grams)))
+    for own_counts, group in zip(counts, groups.values(), strict=True):
+        cell = (fold[rows] * 2 + group[rows]) * len(grams) + places
+        own_counts[:] = np.bincount(cell, weight[rows], own_counts.size).reshape(own_counts.shape)
+    return counts
 
 
 def _masks(titles: Sequence[str], tallies: Sequence[Tally]) -> Array:
@@ -236,4 +236,4 @@ def _weights(counts: Array, masks: Array) -> Array:
         for mask in masks:
             share = [np.log(each / max(each[mask].sum(), 1)) for each in (own, others)]
             weights.append(np.where(mask, np.rint(UNIT * (share[0] - share[1])), 0))
-    return np.array(weights, np.int64).reshape(-1, counts.shape[-1])
+    return np.array(weights, np.int64).reshape(len(counts) * len(masks), counts.shape[-1])

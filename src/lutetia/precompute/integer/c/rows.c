@@ -57,10 +57,10 @@ static int read_row(void)
 /* Finds what stands between the cells. Where that is no comma, there may be commas in the numbers: if none has a point. */
 static void look_at_file(void)
 {
-    static const char marks[] = {',', ';', '\t'};
+    static const char marks[] = {',', ';', '\t', '|'};
     int i, count, has_points = 0;
     read_first();
-    for (i = 1; i < 3; i++)
+    for (i = 1; i < 4; i++)
         delimiter = count_cells(marks[i]) > count_cells(delimiter) ? marks[i] : delimiter;
     if (delimiter == ',')
         return;
@@ -70,7 +70,7 @@ static void look_at_file(void)
     has_decimal_commas = !has_points;
     line = 1;
     if (fseek(stdin, 0, SEEK_SET))
-        stop("a file with semicolons or tabs is read twice, so it cannot come through a pipe", "");
+        stop("a file with semicolons, tabs or | is read twice, so it cannot come through a pipe", "");
     read_first();
 }
 
