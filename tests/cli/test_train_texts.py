@@ -80,7 +80,7 @@ def test_what_was_decided_is_shown_and_can_be_corrected(shop: Path, tmp_path: Pa
     screen = shown(capsys, "train", data, "--out", str(tmp_path / "a"), *few)
     assert "review  text, 17.3 words in a cell, 20 missing" in screen
     assert "data.text=" in screen
-    assert "words and pairs are weighed" in screen
+    assert "words and pairs have weights, " in screen
     none = told(capsys, "train", data, "--out", str(tmp_path / "b"), *few, "--set", "data.text=[]")
     assert "texts" not in none
     assert none["left_out"] == {"review": "text with 480 different values"}
