@@ -159,7 +159,8 @@ import warnings
 import torch._functorch.config
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._higher_order_ops.triton_kernel_wrap import identify_accessed_tensors, kernel_side_table
+from torch._higher_order_ops import triton_kernel_wrap
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from lutetia.lut.autograd import graphs
 from lutetia.lut.kernels.triton import plain
@@ -167,6 +168,15 @@ from lutetia.lut.kernels.triton import plain
 JITFunction.run = run
 warnings.simplefilter("ignore")
 graphs._is_shown = lambda *tensors: True  # as if they were on a GPU
+identify, known = triton_kernel_wrap.identify_accessed_tensors, {}
+
+def identify_once(kernel, given, others):  # Triton compiles a kernel for the answer, and torch asks at each launch
+    key = kernel.fn.__name__, *((name, str(getattr(each, "dtype", each))) for name, each in sorted(given.items()))
+    if key not in known:
+        known[key] = identify(kernel, given, others)
+    return known[key]
+
+triton_kernel_wrap.identify_accessed_tensors = identify_once
 
 def graph_of(way, n):  # the names of the kernels that graphs of n layers launch: forward, backward, in evaluation
     def network(x, *tensors):
@@ -189,7 +199,7 @@ def graph_of(way, n):  # the names of the kernels that graphs of n layers launch
             kernel, given = kernel_side_table.get_kernel(node.kwargs["kernel_idx"]), dict(node.kwargs["kwargs"])
             given |= kernel_side_table.get_constant_args(node.kwargs["constant_args_idx"])
             given = {name: each.meta["val"] if hasattr(each, "meta") else each for name, each in given.items()}
-            writes = identify_accessed_tensors(kernel, given, {}).read_writes.writes
+            writes = identify_once(kernel, given, {}).read_writes.writes
             compiled.setdefault(f"{kernel.fn.__name__} {given.get('LAYERS', 1)}", sorted({each.name for each in writes}))
         return graph
 
