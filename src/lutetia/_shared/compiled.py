@@ -233,6 +233,14 @@ def read_scope(builder: Any) -> Any:
     return builder.module.add_metadata([builder.module.add_metadata(["read", domain])])
 
 
+def data_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    """The pointer to the first element of an array of this numba type.
+
+    numba's `make_array` would put the whole array into memory first, for a compiler to take out again: a sixth of its time.
+    """
+    return context.data_model_manager[kind].get(builder, array, "data")
+
+
 def load_number(builder: Any, pointer: Any, stored: Any, lanes: int = 1, scope: Any = None) -> Any:
     """The number at a pointer, or a vector of `lanes` from there on; `scope` is the alias scope of what is read.
 

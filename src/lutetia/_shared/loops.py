@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lutetia._shared import compiled, in_parts
-from lutetia._shared.compiled import ir, load_number, numba, read_scope
+from lutetia._shared.compiled import data_of, ir, load_number, numba, read_scope
 from lutetia.errors import require
 
 extending = require("numba.extending", "compiled code on a CPU", "numba")
@@ -39,7 +39,8 @@ def by_none(if_none: Any, if_given: Any) -> Callable[..., Any]:
     def choose(first: Any, *rest: Any) -> Any:
         return chosen[not isinstance(first, numba.types.NoneType)]
 
-    extending.overload(either, jit_options={**OPTIONS, "forceinline": all(inlined)}, strict=False)(choose)
+    options = {**OPTIONS, "no_cfunc_wrapper": True, "forceinline": all(inlined)}
+    extending.overload(either, jit_options=options, strict=False)(choose)
     return either
 
 
@@ -55,7 +56,7 @@ times = by_none(lambda factor, value: value, lambda factor, value: factor * valu
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     """Pointer to element args[1] of array args[0]."""
-    return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+    return builder.gep(data_of(context, builder, signature.args[0], args[0]), [args[1]])
 
 
 @extending.intrinsic

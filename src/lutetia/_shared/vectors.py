@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lutetia._shared.compiled import ir, load_number, numba
+from lutetia._shared.compiled import data_of, ir, load_number, numba
 from lutetia._shared.fixed import add_row
 from lutetia._shared.loops import (
     OPTIONS,
@@ -52,7 +52,7 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         g, at, w, row, other, third, n = args
-        arrays = [context.make_array(signature.args[k])(context, builder, array).data for k, array in ((0, g), (2, w))]
+        arrays = [data_of(context, builder, signature.args[k], array) for k, array in ((0, g), (2, w))]
         sums = [numba.core.cgutils.alloca_once_value(builder, vector([kind(0.0)] * lanes)) for _ in range(2)]
         with numba.core.cgutils.for_range(builder, n) as loop:
             for lane in range(0, BLOCK, lanes):
@@ -128,7 +128,7 @@ def in_eights(function: Any) -> Callable[..., Any]:
 
         return first_to_last
 
-    extending.overload(eight, jit_options={**OPTIONS, "forceinline": True}, strict=False)(write)
+    extending.overload(eight, jit_options={**OPTIONS, "no_cfunc_wrapper": True, "forceinline": True}, strict=False)(write)
     return eight
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lutetia._shared import driver
-from lutetia._shared.compiled import ir, numba
+from lutetia._shared.compiled import data_of, ir, numba
 from lutetia._shared.loops import entry, extending
 from lutetia._shared.steps import MOST_PARAMETERS, Parameter, Shot, Zeros
 
@@ -95,7 +95,7 @@ def launch_kernel(typing: Any, launch: Any, numbers: Any, at: Any, stream: Any, 
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, array, place, on, given = args
-        data = context.make_array(signature.args[1])(context, builder, array).data
+        data = data_of(context, builder, signature.args[1], array)
 
         def number(k: int) -> Any:
             return builder.load(builder.gep(data, [builder.add(place, INT(k))]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lutetia._shared import compiled
-from lutetia._shared.compiled import ir, load_number, numba, read_scope
+from lutetia._shared.compiled import data_of, ir, load_number, numba, read_scope
 from lutetia.errors import require
 
 extending = require("numba.extending", "the cpu backend of lutetia.attention")
@@ -224,8 +224,7 @@ def address_of(typing: Any, array: Any) -> Any:
     """The address of the first element of an array."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        return builder.ptrtoint(data, ir.IntType(64))
+        return builder.ptrtoint(data_of(context, builder, signature.args[0], args[0]), ir.IntType(64))
 
     return numba.types.int64(array), generate
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lutetia._shared.compiled import ir, numba
+from lutetia._shared.compiled import data_of, ir, numba
 from lutetia._shared.loops import U, entry, extending, jit, jit_any_order
 
 LANES, GROUP = 32, 8  # samples compared at once; inputs of a word
@@ -79,7 +79,7 @@ def words_of(codes: Array) -> Array:
 
 
 def _data(context: Any, builder: Any, signature: Any, args: Any, place: int) -> Any:
-    return context.make_array(signature.args[place])(context, builder, args[place]).data
+    return data_of(context, builder, signature.args[place], args[place])
 
 
 @extending.intrinsic
