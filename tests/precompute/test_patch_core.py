@@ -359,7 +359,26 @@ def test_build_chooses_the_core(saved: Path, capsys: pytest.CaptureFixture[str])
     assert "in_valid and in_ready are both high" in page
     assert "pixel, green" in page
     assert "An image is 9 rows of 11 pixels." in page
+    assert "iverilog -g2005-sv" in page
     assert "AXI4-Stream" not in page
+    from lutetia.cli.build_patches_page import patches_page
+
+    placed = {
+        "left_out": "",
+        "seconds": 1.0,
+        "luts": 1,
+        "flip_flops": 1,
+        "bram": 1,
+        "dsp": 0,
+        "tool": "yosys",
+        "placed": "placed",
+    }
+    placed |= {"fmax_mhz": 50.0, "images_per_second": 50e6 / core.cycles_per_image}
+    number = {"classes": [], "output_unit": 0.5, "interval": {"half_width": 2.0, "whole": 4}, "synthesis": placed}
+    page = patches_page({**report, **number})
+    assert "9 of 10 test rows within, ±4 of out_data" in page
+    assert "a whole number, times 0.5 (two’s complement)" in page
+    assert f"{50e6 / core.cycles_per_image:,.0f} images per second at 50.0 MHz, the clock that nextpnr found" in page
 
 
 def test_build_checks_the_core(saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ STREAM = (
     "its own. An image whose tlast comes too early or too late is left out, and dropped is high for a cycle."
 )
 COMMON_CLOCK = 25.0  # MHz, for an example of the speed where none was found
-BENCH = "verilator --binary -Wno-fatal --top-module lutetia_bench memories.v core.v bench.v && obj_dir/Vlutetia_bench"
+ICARUS = "iverilog -g2005-sv -s lutetia_bench -o run memories.v core.v bench.v && vvp -n run"
+VERILATOR = "verilator --binary -Wno-fatal --top-module lutetia_bench memories.v core.v bench.v && obj_dir/Vlutetia_bench"
 
 
 def patches_page(report: dict[str, Any]) -> str:
@@ -133,6 +134,11 @@ def _tables(report: dict[str, Any]) -> list[CellTable]:
         CellTable(("input", "bits of in_data", "holds"), inputs, image + FEED, "What goes in"),
         answer,
         *([CellTable(("what", "where"), stream, STREAM, "As a stream")] if stream else []),
-        CellTable(("in the folder verilog", ""), [("run the test bench", BENCH)], "", "How to simulate it"),
+        CellTable(
+            ("in the folder verilog", ""),
+            [("test bench in Icarus Verilog", ICARUS), ("in Verilator 5", VERILATOR)],
+            "",
+            "How to simulate it",
+        ),
         CellTable(("check", "time, or why it was not run"), steps, "", "Checks of the build"),
     ]
