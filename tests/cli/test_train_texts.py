@@ -24,7 +24,8 @@ from tools import require_tool
 pytest_plugins = ["browser"]
 ODD = [
     "", "DON’T buy’ this, NOT good!!", "größe GRÖSSE Σίσυφος ΣΊΣΥΦΟΣ", "日本語テスト สวย", "👍🏽👍 ❤️ so\u00adft",
-    "12345 123456 1234", "a ' '' 'good' bad' don' 'bad x_y", "İstanbul K 5€", "good " * 300, "w" * 3000 + " good",
+    "12345 123456 1234", "order 08\u00ad0012\u200b",
+    "a ' '' 'good' bad' don' 'bad x_y", "İstanbul K 5€", "good " * 300, "w" * 3000 + " good",
 ]  # fmt: skip
 
 
