@@ -96,7 +96,8 @@ class LUT(nn.Module):
 
     Optimisers do not respect the bounds in a meta: call `clamp_weights_()` after each step, or `clamp_after_step` once.
     Anchors and synapses never change in training, so DistributedDataParallel need not broadcast them at each step
-    (`broadcast_buffers=False`); with gradient="sparse" it needs the gloo backend, and "in_place" does not reach other processes.
+    (`broadcast_buffers=False`, which later versions of torch call `forward_sync_buffers`); with gradient="sparse" it needs the
+    gloo backend, and "in_place" does not reach other processes.
     """
 
     anchors: Tensor
