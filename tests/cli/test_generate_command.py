@@ -163,8 +163,31 @@ def test_a_decoder_of_transformers_writes(folders: Path, capsys: Capture) -> Non
     said = capsys.readouterr()
     assert said.out.strip().endswith(found["text"].strip())
     assert said.err == f"next: lutetia explain --hf {folders / 'llama'} 'the cat'\n"
+    assert main(["generate", *asked, "--temperature", "1e-40", "--chat"]) == 0  # scores divided by so little would overflow
+    chat = capsys.readouterr()
+    assert chat.out == run_json(capsys, *asked, "--temperature", "0", "--chat")["text"] + "\n"  # nothing of the template
+    assert chat.err == f"next: lutetia explain --hf {folders / 'llama'} --chat 'the cat'\n"
     long = run_json(capsys, "--hf", str(folders / "llama"), "--prompt", "the cat", "--max-new", "500", "--temperature", "0")
     assert len(long["tokens"]) == 32 - 3  # as many as the model has positions for
+
+
+def test_a_decoder_without_a_cache_writes(tmp_path: Path, capsys: Capture) -> None:
+    """The first GPT computes every token anew."""
+    transformers = pytest.importorskip("transformers")
+    from integrations.hf_folders import WORDS, word_tokenizer
+
+    torch.manual_seed(0)
+    config = transformers.OpenAIGPTConfig(vocab_size=len(WORDS), n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    model = transformers.OpenAIGPTLMHeadModel(config).eval()
+    model.save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    capsys.readouterr()
+    found = run_json(capsys, "--hf", str(tmp_path), "--prompt", "the cat", "--max-new", "5", "--temperature", "0")
+    expected = torch.tensor([[1, 5, 7]])
+    with torch.no_grad():
+        for _ in range(5):
+            expected = torch.cat([expected, model(expected).logits[:, -1:].argmax(-1)], 1)
+    assert found["tokens"] == expected[0, 3:].tolist()
 
 
 def test_what_does_not_write_with_transformers(folders: Path, capsys: Capture) -> None:
@@ -174,6 +197,7 @@ def test_what_does_not_write_with_transformers(folders: Path, capsys: Capture) -
     assert "--stop is not for --hf" in error(capsys, *llama, "--stop", "x", code=2)
     assert "--chat is for models of transformers" in error(capsys, str(folders / "llama"), "--chat", code=2)
     assert "--max-new is 0, expected" in error(capsys, *llama, "--max-new", "0")
+    assert "--seed is 99999999999999999999, expected" in error(capsys, *llama, "--seed", "9" * 20)
     assert "which lutetia explain --hf explains and, if it writes text, lutetia generate --hf runs" in error(
         capsys, str(folders / "llama")
     )

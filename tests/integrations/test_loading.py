@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import warm
 from lutetia.errors import DataError
@@ -65,6 +66,30 @@ def test_nothing_need_be_registered_first(folder: Path) -> None:
     code += f"from lutetia.integrations.transformers import load_decoder; load_decoder({str(folder)!r})"
     done = warm.run(["-c", code])
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+SIZES = {"vocab_size": 9, "n_layer": 2, "n_head": 2}
+OWN_ATTENTION = {  # of models that know one attention, or a table of their own: what their config asks of it
+    "BloomConfig": {**SIZES, "hidden_size": 8},
+    "GPTJConfig": {**SIZES, "n_embd": 8, "n_positions": 16, "rotary_dim": 4},
+    "FalconConfig": {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
+}
+
+
+@pytest.mark.parametrize("kind", OWN_ATTENTION)
+def test_a_model_keeps_its_attention_where_no_other_has_a_place(kind: str, folder: Path) -> None:
+    """BLOOM would take the mask of ours and add it to its scores: every token would see those after it."""
+    torch.manual_seed(0)
+    (folder / "model.safetensors").unlink()
+    transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**OWN_ATTENTION[kind])).save_pretrained(folder)
+    model, _ = load_decoder(folder)
+    assert (model.config._attn_implementation == "lutetia") == (kind == "FalconConfig")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    tokens = torch.tensor([[1, 5, 7, 3]])
+    with torch.no_grad():
+        scores = model(tokens).logits
+        torch.testing.assert_close(scores, plain(tokens).logits)
+        torch.testing.assert_close(scores[:, :3], model(tokens[:, :3]).logits)
 
 
 def test_a_gguf_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,8 @@ def mixed(x: Tensor) -> Tensor:
     return torch.cat([x[:, :1], x[:, 1:3] * x[:, 3:5], x[:, 3:4], x[:, 4:] / x[:, :2]], 1)
 
 
+LOG_3 = math.log(3.0)
+WEIGHT = torch.randn(3, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
 ANGLE = torch.linspace(0.1, 2, 3, dtype=torch.float64)
 PARTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "logsumexp": (lambda x: x.logsumexp(1), lambda x: x.exp().sum(1).log()),
@@ -59,6 +62,33 @@ PARTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
     "mse_loss": (lambda x: F.mse_loss(x, 2 * x.flip(0)), lambda x: (x - 2 * x.flip(0)).pow(2).mean()),
     "mse_loss, elements": (lambda x: F.mse_loss(x, x[:1].expand(4, 6) * 2, reduction="none"), lambda x: (x - 2 * x[:1]).pow(2)),
     "cross entropy": (lambda x: F.cross_entropy(x, LABELS), lambda x: -x.log_softmax(1)[torch.arange(4), LABELS].mean()),
+    "norm of order 3, as pairwise_distance takes it": (
+        lambda x: F.pairwise_distance(x, 2 * x.flip(0), 3, eps=0),
+        lambda x: (x - 2 * x.flip(0)).abs().pow(3).sum(1).pow(1 / 3),
+    ),
+    "dist": (lambda x: torch.dist(x, 2 * x.flip(0)), lambda x: (x - 2 * x.flip(0)).norm()),
+    "cdist": (lambda x: torch.cdist(x, 2 * x[1:]), lambda x: (x[:, None] - 2 * x[None, 1:]).norm(dim=2)),
+    "cumprod": (lambda x: x.cumprod(1), lambda x: torch.stack([x[:, : k + 1].prod(1) for k in range(6)], 1)),
+    "bilinear": (
+        lambda x: F.bilinear(x, 2 * x.flip(0), WEIGHT),
+        lambda x: torch.einsum("bi,oij,bj->bo", x, WEIGHT, 2 * x.flip(0)),
+    ),
+    "addr": (lambda x: torch.addr(x, x[:, 0], x[0]), lambda x: x + x[:, :1] * x[0]),
+    "addcdiv": (lambda x: torch.addcdiv(x, x.roll(1), x.exp()), lambda x: x + x.roll(1) / x.exp()),
+    "cross": (
+        lambda x: torch.linalg.cross(x[:, :3], x[:, 3:]),
+        lambda x: x[:, [1, 2, 0]] * x[:, [5, 3, 4]] - x[:, [2, 0, 1]] * x[:, [4, 5, 3]],
+    ),
+    "logaddexp": (lambda x: torch.logaddexp(x, 2 * x[:1]), lambda x: (x.exp() + (2 * x[:1]).exp()).log()),
+    "hypot": (lambda x: torch.hypot(x, x.flip(0)), lambda x: (x.pow(2) + x.flip(0).pow(2)).sqrt()),
+    "xlogy": (lambda x: torch.xlogy(x, x.flip(0).exp()), lambda x: x * x.flip(0).exp().log()),
+    "xlogy of numbers": (lambda x: torch.xlogy(2, x.exp()) + torch.xlogy(x, 3.0), lambda x: 2 * x.exp().log() + x * LOG_3),
+    "var_mean": (lambda x: sum(torch.var_mean(x, 1)), lambda x: x.var(1) + x.mean(1)),
+    "std_mean": (lambda x: torch.std_mean(x, (0, 1), correction=0)[0] + x, lambda x: x.std((0, 1), correction=0) + x),
+    "atan2": (lambda x: torch.atan2(x, x.flip(0).exp()), lambda x: (x / x.flip(0).exp()).atan()),
+    "power": (lambda x: x.exp().pow(x), lambda x: (x.exp().log() * x.detach()).exp()),
+    "logit": (lambda x: torch.logit(x.sigmoid()), lambda x: x.tanh().atanh()),
+    "entr": (lambda x: torch.special.entr(x.exp()) + x, lambda x: (-x.exp()).mul(x.detach()) + x),
     "turned": (lambda x: turned_by_complex_numbers(x, ANGLE), lambda x: turned(x, ANGLE)),
     "fft": (lambda x: torch.fft.fft2(x).real, fourier),
     "arithmetic in place": (mixed_in_place, mixed),
@@ -203,3 +233,45 @@ def test_a_product_without_a_rule_gives_halves() -> None:
     x, y = data(4, 6).requires_grad_(), data(4, 6).requires_grad_()
     r = relevance.explain(torch.hypot(x, y), torch.ones(4, 6).double(), rules=RULES, unknown="linear")
     torch.testing.assert_close(r[x], (x**2 / (x**2 + y**2)).detach())
+
+
+SEEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "threshold": lambda x: F.threshold(x, 0.1, 0.7),
+    "threshold in place": lambda x: F.threshold(1 * x, 0.1, 0.7, inplace=True),
+    "fake quantisation": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.3, 0, -3, 3),
+    "modulus": lambda x: x % 0.7 + 1,
+    "fraction": lambda x: (3 * x).frac() + 1,
+    "fmod": lambda x: torch.fmod(x, 0.7) + 2,
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_values_that_autograd_does_not_keep_are_seen(name: str) -> None:
+    """Relevance passes the function, and the sum above shares by what it gave."""
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = SEEN[name](x)
+            return y + 2 * y.exp().flip(0)
+
+    x = torch.rand(3, 4) + 0.01
+    y, seed = SEEN[name](x), torch.randn(3, 4)
+    s = seed / (y + 2 * y.exp().flip(0))
+    wanted = s * y + (s * 2 * y.exp().flip(0)).flip(0)
+    if name in ("modulus", "fraction", "fmod"):  # whose constant has a share, too
+        number = 2 if name == "fmod" else 1
+        wanted = wanted * (y - number) / y
+    r = relevance.attribute(Model(), x, seed, presets.epsilon(1e-9))
+    torch.testing.assert_close(r[x], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_value_that_was_overwritten_is_missed() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.fmod(x, 0.7)
+            z = y + 2 * x
+            y.zero_()
+            return z
+
+    with pytest.raises(UnknownOperation, match="FmodBackward0"):
+        relevance.attribute(Model(), torch.rand(2, 3))

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.modules._functions import BackwardHookFunction
 
 from lutetia import relevance
 
@@ -56,6 +57,7 @@ def packed(x: Tensor) -> Tensor:
 
 
 GRID = torch.rand(1, 4, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2.2 - 1.1
+NEIGHBOURS = (weights(4, 4) * torch.tensor([[0, 1, 0, 1], [1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 2]])).to_sparse()
 TURN = torch.polar(torch.ones(3, dtype=torch.float64), torch.arange(3, dtype=torch.float64))
 
 
@@ -216,6 +218,21 @@ OPS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "nll_loss, every pixel": (lambda x: F.nll_loss(x[None], INDEX[:, :4][None, :, :], reduction="none"), (6, 2, 4)),
     "largest norm": (lambda x: torch.linalg.vector_norm(x, float("inf"), 1), X),
     "absolute norm": (lambda x: torch.linalg.vector_norm(x, 1, 1), X),
+    "sparse.mm": (lambda x: torch.sparse.mm(NEIGHBOURS, x), X),
+    "sparse.addmm": (lambda x: torch.sparse.addmm(x, NEIGHBOURS, 2 * x.flip(0), beta=3, alpha=0.5), X),
+    "addmv": (lambda x: torch.addmv(x[:, 0], x, weights(6), alpha=2), X),
+    "addr": (lambda x: torch.addr(x, x[:, 0], weights(6), beta=0.5), X),
+    "addbmm": (lambda x: torch.addbmm(x[0, :, :2], x, weights(2, 4, 2), alpha=3), (2, 3, 4)),
+    "addcdiv": (lambda x: torch.addcdiv(x, x.flip(0), weights(6), value=2), X),
+    "bilinear in one": (lambda x: F.bilinear(x, weights(4, 3), weights(2, 6, 3)), X),
+    "cross with a constant": (lambda x: torch.linalg.cross(x[:, :3], weights(3)[None]), X),
+    "aminmax": (lambda x: torch.aminmax(x, dim=1)[0] + 2 * torch.aminmax(x)[1], X),
+    "nearest-exact": (lambda x: F.interpolate(x, size=(5, 7), mode="nearest-exact"), (1, 2, 3, 4)),
+    "max_unpool2d": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), (1, 2, 4, 6)),
+    "rrelu": (lambda x: F.rrelu(x, 0.1, 0.3) + F.rrelu(1 * x, 0.2, 0.4, training=True), X),
+    "filled in place": (lambda x: (1 * x).zero_() + (2 * x).fill_(x.sum()) + torch.fill(x, x[0, 0]) + x, X),
+    "hooked": (lambda x: torch.stack(BackwardHookFunction.apply(x, 2 * x)) + BackwardHookFunction.apply(3 * x)[0], X),
+    "distance of order 1": (lambda x: torch.cdist(x, 0 * x[:3], p=1), X),
     "several": (permuted_sum, X),
     "under a sum": (lambda x: x.t().reshape(4, 6).flip(0) + 2 * F.pad(x, (1, 0))[:, :6].roll(1), X),
 }

@@ -113,6 +113,37 @@ def test_a_plan_made_on_a_small_input_fits_a_large_one(monkeypatch: pytest.Monke
     assert (plan.planned, plan.replayed) == (2, 2)  # the plan of a large input fits a small one
 
 
+def test_a_plan_of_a_walk_that_failed_is_not_replayed() -> None:
+    """It would have nothing to replay, and give relevance of 0."""
+
+    class Fork(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * x if x.sum() > 0 else torch.linalg.matrix_exp(x)
+
+    plan = relevance.compile(Fork(), torch.eye(3))
+    for _ in range(2):
+        with pytest.raises(relevance.UnknownOperation):
+            plan(-torch.eye(3))
+
+
+def test_a_plan_of_one_output_is_none_of_another() -> None:
+    """Both come out of the same node."""
+
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(6, 8)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.line(x).chunk(2, 1)
+
+    model, x = Halves().double(), data(2, 6)
+    plan = relevance.compile(model, x)
+    for target in (("0", 2), ("1", 2), ("1", 1)):
+        torch.testing.assert_close(plan(x, target)[x], relevance.attribute(model, x, target)[x])
+    assert (plan.planned, plan.replayed) == (2, 2)
+
+
 def test_random_graphs_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     from test_engine import EPS, RandomGraph, same
 
@@ -291,16 +322,23 @@ def test_a_walked_graph_is_let_go_at_once() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     model.register_forward_hook(lambda module, inputs, output: Holding.apply(output))
     x = torch.randn(2, 3)
+    given: list[weakref.ref[Tensor]] = []
     gc.collect()
     gc.disable()
     try:
         results = [relevance.attribute(model, x, rules=rules) for _ in range(3)]
         assert [thing() for thing in Holding.things] == [None] * 3
+        for _ in range(2):
+            one = torch.randn(2, 3)
+            relevance.attribute(model, (one,), rules=rules)
+            given.append(weakref.ref(one))
+            del one
+        assert [each() for each in given] == [None] * 2
         y = model(x.requires_grad_())
         relevance.explain(y, rules=rules)
-        assert Holding.things[3]() is not None  # the graph is the user's
+        assert Holding.things[-1]() is not None  # the graph is the user's
         del y
-        assert Holding.things[3]() is None
+        assert Holding.things[-1]() is None
     finally:
         gc.enable()
     assert results[0].output.grad_fn is None

@@ -148,7 +148,7 @@ def generate(
     if as_json:
         print_json(told)
     elif hf:
-        name_next("lutetia", "explain", "--hf", checkpoint, *as_typed(prompt.strip() or "text"))
+        name_next("lutetia", "explain", "--hf", checkpoint, *(["--chat"] if chat else []), *as_typed(prompt.strip() or "text"))
     else:
         name_next("lutetia", "explain", checkpoint, *as_typed(prompt.strip() or told["text"][:32].strip() or "text"))
 

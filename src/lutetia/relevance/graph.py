@@ -29,6 +29,7 @@ OPERANDS = "lutetia.operands"  # grad_fn.metadata key: those of a small sum, whe
 WRITE = "lutetia.write"  # grad_fn.metadata key: what was written in place into a slice, where `watch` saw it
 SMALL = 1 << 17  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
 
+EMBEDDINGS = frozenset({"EmbeddingBackward0", "EmbeddingBagBackward0"})  # whose integers can be targets
 RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
 
 Relevance = Tensor | tuple[Tensor | None, ...]  # at one node: a tensor, or one per output number where several are in use
@@ -257,7 +258,7 @@ class AutogradGraph:
     def release(self) -> None:
         """Drop all references: parents and children form cycles, which keep activations until the garbage collector runs."""
         for node in self.found:
-            node.fn, node.edges, node.parents = None, [], []
+            node.fn, node.edges, node.parents, node.targets = None, [], [], ()
             node.reset()
         self.by_fn, self.nodes, self.found = {}, [], []
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,35 +15,46 @@ from torch.nn.utils.rnn import PackedSequence
 from lutetia.errors import fail
 
 
+class StandIns:
+    """Leaves that require grad in place of the floating-point tensors among a model's inputs.
+
+    An object and not a function that calls itself: that would keep the inputs alive until the garbage collector runs.
+    """
+
+    def __init__(self, copied: bool) -> None:
+        self.copied = copied
+        self.made: dict[int, tuple[Tensor, Tensor]] = {}  # by the id of the user's tensor: the leaf, and that tensor
+
+    def of(self, value: Any) -> Any:
+        """A value, or what is inside it, with leaves in place of tensors."""
+        if isinstance(value, Tensor):
+            if id(value) not in self.made:
+                plain = value.clone() if value.is_inference() else value  # autograd keeps no tensor of inference mode
+                leaf = plain.detach().requires_grad_() if value.is_floating_point() else plain
+                self.made[id(value)] = (leaf, value)
+            leaf = self.made[id(value)][0]
+            return leaf.clone() if self.copied and leaf.requires_grad else leaf
+        if isinstance(value, PackedSequence):  # which of its tensors is data
+            return value._replace(data=self.of(value.data))
+        if hasattr(value, "_fields"):
+            return type(value)(*map(self.of, value))
+        if type(value) in (tuple, list):
+            return type(value)(map(self.of, value))
+        return {name: self.of(each) for name, each in value.items()} if type(value) is dict else value
+
+
 def prepare_inputs(inputs: Any, copied: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
     """Arguments for the model, with floating-point tensors replaced by leaves that require grad, and which leaf replaced which.
 
     `copied`: hand over copies of the leaves, which a model may change in place.
     """
-    stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def stand_in(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            if id(value) not in stand_ins:
-                plain = value.clone() if value.is_inference() else value  # autograd keeps no tensor of inference mode
-                leaf = plain.detach().requires_grad_() if value.is_floating_point() else plain
-                stand_ins[id(value)] = (leaf, value)
-            leaf = stand_ins[id(value)][0]
-            return leaf.clone() if copied and leaf.requires_grad else leaf
-        if isinstance(value, PackedSequence):  # which of its tensors is data
-            return value._replace(data=stand_in(value.data))
-        if hasattr(value, "_fields"):
-            return type(value)(*map(stand_in, value))
-        if type(value) in (tuple, list):
-            return type(value)(map(stand_in, value))
-        return {name: stand_in(each) for name, each in value.items()} if type(value) is dict else value
-
+    stand_ins = StandIns(copied)
     if isinstance(inputs, (Tensor, PackedSequence)):
-        return (stand_in(inputs),), {}, stand_ins
+        return (stand_ins.of(inputs),), {}, stand_ins.made
     if isinstance(inputs, Mapping):
-        return (), {name: stand_in(value) for name, value in inputs.items()}, stand_ins
+        return (), {name: stand_ins.of(value) for name, value in inputs.items()}, stand_ins.made
     if isinstance(inputs, (tuple, list)):
-        return tuple(stand_in(value) for value in inputs), {}, stand_ins
+        return tuple(stand_ins.of(value) for value in inputs), {}, stand_ins.made
     fail("inputs", inputs, "a tensor, a tuple of arguments or a mapping of keyword arguments")
 
 
@@ -66,19 +79,37 @@ def as_found(model: nn.Module) -> Iterator[None]:
     """Put back what a forward pass may change: RNG state and buffers. Frozen parameters take part while it runs."""
     modules = list(named_modules(model).values())
     parameters = [parameter for module in modules for parameter in module._parameters.values() if parameter is not None]
-    frozen = [parameter for parameter in parameters if not parameter.requires_grad and parameter.is_floating_point()]
     training = any([module.training for module in modules])
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if training else []
     devices = sorted({parameter.device.index for parameter in parameters if parameter.is_cuda})
     try:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        with torch.random.fork_rng(devices=devices):
+        with thawed(parameters), torch.random.fork_rng(devices=devices):
             yield
     finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
         with torch.no_grad():
             for buffer, before in buffers:
                 if not torch.equal(buffer, before):
                     buffer.copy_(before)
+
+
+_THAW = threading.Lock()
+_THAWED: Counter[int] = Counter()  # frozen parameters that require grad for now, by id: how many threads run them
+
+
+@contextmanager
+def thawed(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """While active, frozen parameters require grad: until the last thread that runs them is done."""
+    with _THAW:
+        frozen = [each for each in parameters if (not each.requires_grad or id(each) in _THAWED) and each.is_floating_point()]
+        _THAWED.update(map(id, frozen))
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        with _THAW:
+            for parameter in frozen:
+                _THAWED[id(parameter)] -= 1
+                if not _THAWED[id(parameter)]:
+                    del _THAWED[id(parameter)]
+                    parameter.requires_grad_(False)

@@ -6,6 +6,7 @@ Both write into the graph itself (`grad_fn.metadata` lives and dies with its nod
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from lutetia.errors import check_tensor, fail
 from lutetia.relevance.graph import MODULES, WEIGHT, AutogradGraph
 from lutetia.relevance.inputs import named_modules
+from lutetia.relevance.replaced import watching_here
 from lutetia.relevance.scripted import scripts_seen
 from lutetia.relevance.seen import Constants, attention_seen, custom_functions_seen
 
@@ -58,14 +60,15 @@ def watch(model: nn.Module) -> Iterator[None]:
     names = {id(module): name for name, module in modules.items()}
     recurrent = {id(module) for module in modules.values() if isinstance(module, (nn.RNNBase, nn.RNNCellBase))}
     began: list[int] = []
+    here = threading.get_ident()  # the hooks are called in all threads
 
     def before(module: nn.Module, inputs: object) -> None:
-        if id(module) in names:
+        if id(module) in names and threading.get_ident() == here:
             began.append(_get_sequence_nr())
 
     def after(module: nn.Module, inputs: object, output: object) -> None:
         name = names.get(id(module))
-        if name is None:
+        if name is None or threading.get_ident() != here:
             return
         with torch._C.DisableTorchFunction():  # what is read here is no call of the model
             if module._forward_pre_hooks or isinstance(module, ParametrizationList):
@@ -78,7 +81,7 @@ def watch(model: nn.Module) -> Iterator[None]:
         nn.modules.module.register_module_forward_hook(after, always_call=False),
     ]
     try:
-        with Constants(), attention_seen(), custom_functions_seen(), scripts_seen():
+        with watching_here(), Constants(), attention_seen(), custom_functions_seen(), scripts_seen():
             yield
     finally:
         for handle in handles:

@@ -48,7 +48,7 @@ class Plan:
         with walking():
             output, seed = select(returned, target)
             first = self._first
-            if first is not None and first.graph.rebind(discover(output.grad_fn)):
+            if first is not None and first.graph.root.nr == output.output_nr and first.graph.rebind(discover(output.grad_fn)):
                 try:
                     result = finish(output, seed, asked, *self._replay(first, output, seed, asked))
                 except _NotKept:
@@ -56,10 +56,12 @@ class Plan:
                 else:
                     self.replayed += 1
                     return result
-            self._first = first = ExplainedOutput(output, asked, self._run.rules)
+            self._first = None  # a walk that fails leaves a plan of only a part
+            planned = ExplainedOutput(output, asked, self._run.rules)
+            report = planned.walk(output, seed, self._run.unknown)
+            self._first = planned
             self.planned += 1
-            report = first.walk(output, seed, self._run.unknown)
-            return finish(output, seed, asked, first.targets, report)
+            return finish(output, seed, asked, planned.targets, report)
 
     def _replay(self, first: ExplainedOutput, output: Tensor, seed: Tensor, asked: Asked) -> tuple[Any, Report]:
         """Run the recorded computations on the nodes of a new graph."""

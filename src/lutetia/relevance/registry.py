@@ -34,7 +34,7 @@ class Op:
     wide: ClassVar[bool] = True  # whether its rule takes values and relevance in float64, whatever dtype the graph has
     blind: ClassVar[bool] = False  # its rule reads no values and keeps the dtype, so that nothing is fetched or checked for it
     conserves: ClassVar[bool] = False  # one input, which gets all the relevance: the sums need not be taken again
-    wants_output: ClassVar[bool] = False  # whether `watch` keeps the output of a custom function for it
+    wants_output: ClassVar[bool] = False  # whether `watch` keeps the output for it
     nests: ClassVar[bool] = False  # a walk of its own inside it reports what happens there
 
     def family(self, node: Node) -> str:
@@ -69,13 +69,19 @@ class Op:
         return False
 
 
+def seen_value(node: Node) -> Tensor | None:
+    """The output of a node where `watch` kept it, and nothing was written into it since."""
+    kept = node.notes.get(VALUE)
+    return None if kept is None else kept.value()
+
+
 class Unknown(Op):
     """An operation without a rule: an error where relevance reaches it, unless it is treated as a linear map."""
 
     wide = False
 
     def result(self, node: Node) -> Relevance | None:
-        return None if node.several else node.notes.get(VALUE)
+        return None if node.several else seen_value(node)
 
 
 class _Function(Op):
@@ -135,7 +141,7 @@ def is_known(name: str) -> bool:
 
 
 def wants_output(name: str) -> bool:
-    """Whether the output of a custom function is to be kept: its nodes have no rule, or one that reads it."""
+    """Whether the output of a function is to be kept: its nodes have no rule, or one that reads it."""
     return not is_known(name) or _OPS[name.rpartition("::")[2]].wants_output
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lutetia.relevance.graph import EMBEDDINGS
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -32,7 +34,7 @@ class NodeReport:
     @property
     def ends(self) -> bool:
         """Whether the relevance ends here: at an input, a parameter, or the tokens of an embedding."""
-        return self.name in ("AccumulateGrad", "EmbeddingBackward0")
+        return self.name == "AccumulateGrad" or self.name in EMBEDDINGS
 
 
 class Report:

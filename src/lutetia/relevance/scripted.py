@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lutetia.relevance.registry import is_known
+from lutetia.relevance.registry import wants_output
+from lutetia.relevance.replaced import replaced, watching
 from lutetia.relevance.seen import note_constant, note_value
 
 METHOD: Any = torch._C.ScriptMethod
@@ -26,20 +27,25 @@ FUNCTION: Any = torch.jit.ScriptFunction
 @contextmanager
 def scripts_seen() -> Iterator[None]:
     """While active, the operations of TorchScript are recorded."""
-    function, method = FUNCTION.__call__, METHOD.__call__
-
-    def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original = getattr(self, "_torchdynamo_inline", None)
-        return _dispatched(lambda: function(self, *args, **kwargs)) if original is None else original(*args, **kwargs)
-
-    def call_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _dispatched(lambda: method(self, *args, **kwargs))
-
-    FUNCTION.__call__, METHOD.__call__ = call_function, call_method
-    try:
+    with replaced(FUNCTION, "__call__", _function), replaced(METHOD, "__call__", _method):
         yield
-    finally:
-        FUNCTION.__call__, METHOD.__call__ = function, method
+
+
+def _function(call: Any) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not watching():
+            return call(self, *args, **kwargs)
+        original = getattr(self, "_torchdynamo_inline", None)
+        return _dispatched(lambda: call(self, *args, **kwargs)) if original is None else original(*args, **kwargs)
+
+    return run
+
+
+def _method(call: Any) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _dispatched(lambda: call(self, *args, **kwargs)) if watching() else call(self, *args, **kwargs)
+
+    return run
 
 
 class _Dispatched(TorchDispatchMode):
@@ -72,6 +78,6 @@ def _dispatched(call: Callable[[], Any]) -> Any:
         stack.extend(child for child, _ in fn.next_functions)
         name, made, args, kwargs = seen.calls.get(fn._sequence_nr(), ("", None, (), {}))
         note_constant(name, fn, args, kwargs)
-        if isinstance(made, Tensor) and not is_known(fn.name()):
+        if isinstance(made, Tensor) and wants_output(fn.name()):
             note_value(fn, made)
     return result

@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from lutetia.relevance.graph import CONSTANT, OPERANDS, OUTPUT, SMALL, VALUE, WRITE
 from lutetia.relevance.opened import is_opened, run_open
-from lutetia.relevance.registry import is_known, wants_output
+from lutetia.relevance.registry import wants_output
+from lutetia.relevance.replaced import replaced, watching
 
 
 class Constants(TorchFunctionMode):
@@ -45,10 +46,10 @@ class Constants(TorchFunctionMode):
                 elif name in _SUMS and not writes and result.numel() <= SMALL:
                     fn.metadata[OPERANDS] = [KeptTensor(arg) if _has_node(arg) else None for arg in args[:2]]
             elif name not in _FAMILIAR:
-                if is_known(fn.name()):
-                    _FAMILIAR.add(name)
-                else:
+                if wants_output(fn.name()):
                     note_value(fn, result)
+                else:
+                    _FAMILIAR.add(name)
             elif not writes and isinstance(func, _BUILT_IN):
                 _QUIET.add(func)
         elif name == "__get__" and not isinstance(result, Tensor):
@@ -132,51 +133,43 @@ def _note_write(func: Callable[..., Any], args: Any, kwargs: Any, before: Tensor
 
 # ---- values of operations without a rule -------------------------------------------------------------------------------
 
-_FAMILIAR: set[str] = set()  # names of functions whose nodes have a rule
+_FAMILIAR: set[str] = set()  # names of functions whose outputs no rule wants
 _QUIET: set[Any] = set()  # functions and attributes that nothing is recorded of: most calls of a model
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 
 
 def note_value(fn: Any, result: Tensor) -> None:
     """Keep the output of an operation at its node."""
-    fn.metadata[VALUE] = result.detach()
+    fn.metadata[VALUE] = KeptTensor(result)
 
 
 @contextmanager
 def attention_seen() -> Iterator[None]:
     """While active, `F.multi_head_attention_forward` is recorded operation by operation, like every other function."""
-    functional: Any = torch.nn.functional
-    original = functional.has_torch_function
-    functional.has_torch_function = lambda tensors: False
-    try:
+
+    def make(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        return lambda tensors: not watching() and original(tensors)
+
+    with replaced(torch.nn.functional, "has_torch_function", make):
         yield
-    finally:
-        functional.has_torch_function = original
 
 
 @contextmanager
 def custom_functions_seen() -> Iterator[None]:
     """While active, custom autograd functions without a rule keep their output in the graph, or run as their operations."""
     # `Function.apply` may have been bound before; what it calls is found anew at every call.
-    below: Any = torch.autograd.function._SingleLevelFunction
-    before = below.__dict__.get("apply")  # of a watch around this one
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_opened(cls):
-            return run_open(cls, args)
-        result = torch._C._FunctionBase.__dict__["apply"].__get__(None, cls)(*args, **kwargs)
-        if isinstance(result, Tensor) and result.grad_fn is not None and wants_output(result.grad_fn.name()):
-            note_value(result.grad_fn, result)
-        return result
-
-    below.apply = classmethod(apply)
-    try:
+    with replaced(torch.autograd.function._SingleLevelFunction, "apply", lambda original: classmethod(_apply)):
         yield
-    finally:
-        if before is None:
-            del below.apply
-        else:
-            below.apply = before
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """`apply` of a custom function."""
+    if watching() and is_opened(cls):
+        return run_open(cls, args)
+    result = torch._C._FunctionBase.__dict__["apply"].__get__(None, cls)(*args, **kwargs)
+    if watching() and isinstance(result, Tensor) and result.grad_fn is not None and wants_output(result.grad_fn.name()):
+        note_value(result.grad_fn, result)
+    return result
 
 
 # ---- constants ---------------------------------------------------------------------------------------------------------

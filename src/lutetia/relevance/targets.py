@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, describe, fail
-from lutetia.relevance.graph import AutogradGraph, Node, discover
+from lutetia.relevance.graph import EMBEDDINGS, AutogradGraph, Node, discover
 from lutetia.relevance.heads import head_places
 from lutetia.relevance.result import Heads, ResultTarget
 
@@ -88,13 +89,12 @@ class Placing:
         """Place tokens: indices have no gradient, but an embedding kept them."""
         if tensor.is_floating_point():
             raise ArgumentError(f"wrt holds {describe(tensor)}, which does not require grad, so it is not in the graph")
-        embeddings = [node for node in graph.nodes if node.name == "EmbeddingBackward0"]
+        embeddings = [node for node in graph.nodes if node.name in EMBEDDINGS]
         places = [node for node in embeddings if _same(node.fn._saved_indices, tensor)]
         # Some models copy their tokens first, or look them up flattened.
         for node in places or [node for node in embeddings if _equal(node.fn._saved_indices, tensor)]:
             self.met.add(id(tensor))
-            shape = tensor.shape
-            self.put(node, tensor, 0, tensor, lambda R, shape=shape: R.sum(-1).reshape(shape))  # type: ignore[misc]
+            self.put(node, tensor, 0, tensor, functools.partial(_of_tokens, node, tensor.shape))
 
     def check(self, graph: AutogradGraph) -> None:
         """Raise if a requested target is in no graph, or if nothing requested is."""
@@ -143,11 +143,18 @@ def _unknown_name(name: str, known: Iterable[str]) -> str:
 def _hint(graph: AutogradGraph) -> str:
     """The modules to name in wrt, for models that make their inputs themselves: embeddings, else those given constants."""
     readers = [node for node in graph.nodes if node.outer and node.op.reads_data(node)]
-    embeddings = sorted({node.outer for node in readers if node.name == "EmbeddingBackward0"})
+    embeddings = sorted({node.outer for node in readers if node.name in EMBEDDINGS})
     names = ", ".join(map(repr, (embeddings or sorted({node.outer for node in readers}))[:6]))
     if embeddings:
         return f"; the model's own embeddings have names: wrt=[{names}] explains what they look up"
     return f"; constants go into modules: wrt=[{names}] explains what comes out of them" if names else ""
+
+
+def _of_tokens(node: Node, shape: torch.Size, R: Tensor) -> Tensor:
+    """The relevance of tokens of this shape, of the R of what an embedding gave for them."""
+    op: Any = node.op
+    rows: Tensor = op.of_rows(node, R)
+    return rows.sum(-1).reshape(shape)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -45,3 +45,8 @@ class FalconLutetiaAttention(modeling_falcon.FalconAttention):
 def register(name: str) -> None:
     """Add the class to Falcon's table."""
     modeling_falcon.FALCON_ATTENTION_CLASSES[name] = FalconLutetiaAttention
+
+
+def is_falcon(model: Any) -> bool:
+    """Whether a model picks its attention from that table."""
+    return isinstance(model, modeling_falcon.FalconPreTrainedModel)

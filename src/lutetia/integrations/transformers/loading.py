@@ -16,6 +16,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoTokenizer
 
 from lutetia.errors import DataError, require
+from lutetia.integrations.transformers import falcon
 from lutetia.integrations.transformers.attention import NAME, register_attention
 from lutetia.integrations.transformers.checks import NAMED, check_folder
 from lutetia.integrations.transformers.models import register_models
@@ -108,13 +109,32 @@ def _read(folder: Path, loader: str, options: dict[str, Any], **how: Any) -> tup
                 _check_size(folder, AutoConfig.from_pretrained(folder, **options))
                 how["use_safetensors"] = True
             read = reader.from_pretrained(folder, **options)
-            auto = getattr(transformers, loader)
-            model, told = auto.from_pretrained(folder, output_loading_info=True, **options, **how)
+            model, told = _loaded(getattr(transformers, loader), folder, {**options, **how})
         if told["missing_keys"]:  # transformers would draw them
             raise DataError(f"its files lack {min(told['missing_keys'])}, which its config asks for")
     except Exception as error:  # transformers, tokenizers and safetensors raise nearly anything for a damaged file
         raise _unreadable(folder, error) from error
     return model.eval(), read
+
+
+def _loaded(auto: Any, folder: Path, how: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model, with an attention of its own where it has no place for another, and what was missing from its files."""
+    try:
+        model, told = auto.from_pretrained(folder, output_loading_info=True, **how)
+        if "attn_implementation" not in how or takes_attention(model):
+            return model, told
+    except KeyError as error:  # of a table of attention classes
+        if error.args != (how.get("attn_implementation"),):
+            raise
+    own = {name: value for name, value in how.items() if name != "attn_implementation"}
+    model, told = auto.from_pretrained(folder, output_loading_info=True, **own)
+    return model, told
+
+
+def takes_attention(model: Any) -> bool:
+    """Whether every part of a model takes the attention that its config names; BLOOM and others only take its kind of mask."""
+    parts = [module for module in model.modules() if isinstance(module, transformers.PreTrainedModel)]
+    return all(part._can_set_attn_implementation() or falcon.is_falcon(part) for part in parts)
 
 
 def _unreadable(folder: Path, error: Exception) -> DataError:
@@ -139,13 +159,20 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _parsed_once() -> Iterator[None]:
-    """A GGUF file is parsed once: transformers does it three times, and lists its names for every module (17 s instead of 6)."""
+    """A GGUF file is parsed once: transformers does it three times, and lists its names for every module (17 s instead of 6).
+
+    Outside a terminal without its bar, which is none of those that transformers can switch off.
+    """
     import gguf
+    from transformers import modeling_gguf_pytorch_utils as reading
 
     with ExitStack() as stack:
         for name in ("GGUFReader", "get_tensor_name_map"):
             stack.callback(setattr, gguf, name, getattr(gguf, name))
             setattr(gguf, name, functools.cache(getattr(gguf, name)))
+        if not sys.stderr.isatty():
+            stack.callback(setattr, reading, "tqdm", reading.tqdm)
+            reading.tqdm = functools.partial(reading.tqdm, disable=True)
         yield
 
 

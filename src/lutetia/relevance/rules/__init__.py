@@ -19,6 +19,7 @@ from lutetia.relevance.rules import (
     straight_through,
     sums,
     views,
+    written,
 )
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "straight_through",
     "sums",
     "views",
+    "written",
 ]

@@ -117,6 +117,12 @@ def _elu(node: Node, x: Tensor) -> Tensor:
     return torch.ops.aten.elu(x, fn._saved_alpha, fn._saved_scale, fn._saved_input_scale)
 
 
+def _rrelu(node: Node, x: Tensor) -> Tensor:
+    fn = node.fn
+    slope = fn._saved_noise if fn._saved_training else (fn._saved_lower + fn._saved_upper) / 2
+    return torch.where(x > 0, x, x * slope)
+
+
 _from_self(
     Silu=F.silu,
     Mish=F.mish,
@@ -143,6 +149,10 @@ _from_self(
     Log1P=torch.log1p,
     Lgamma=torch.lgamma,
     Digamma=torch.digamma,
+    I0=torch.i0,
+    SpecialEntr=torch.special.entr,
+    SpecialErfcx=torch.special.erfcx,
+    SpecialLogNdtr=torch.special.log_ndtr,
     Sinc=torch.sinc,
     NanToNum=torch.nan_to_num,
 )
@@ -174,9 +184,12 @@ register(Activation(lambda node, x: x.clamp(max=node.fn._saved_max)), "ClampMaxB
 register(Activation(lambda node, x: x.pow(node.fn._saved_exponent)), "PowBackward0")
 register(Activation(lambda node, x: torch.pow(node.fn._saved_self, x), keeps="result"), "PowBackward2")  # of a number
 register(Activation(lambda node, x: -x, keeps="nothing"), "NegBackward0")
-for _step in (torch.sign, torch.round, torch.floor, torch.ceil, torch.trunc):  # flat, and still made from their input
+for _step in (torch.sign, torch.round, torch.floor, torch.ceil, torch.trunc, torch.frac):  # flat, and still made from their input
     _op = Activation(lambda node, x, function=_step: function(x), keeps="nothing")  # type: ignore[misc]
     register(_op, f"{_step.__name__.title()}Backward0")
+register(Activation(_rrelu), "RreluWithNoiseBackward0")
+register(Activation(_rrelu, keeps="result"), "RreluWithNoiseBackward1")
+register(Activation(lambda node, x: torch.logit(x, node.fn._saved_eps)), "LogitBackward0")
 register(Custom(lambda node, x: F.gelu(x, approximate="tanh")), "GeLUFunctionBackward")  # of transformers' Bloom
 register(Custom(lambda node, x: x.sqrt()), "SqrtBoundDerivativeBackward")  # of its RecurrentGemma
 register(Prelu(lambda node, x: x), "PreluKernelBackward0")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import WRITE, Node, Relevance, unknown
-from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance.registry import Args, Given, Op, divide, register, seen_value
 from lutetia.relevance.rules.common import fit, forward_map, integer, pieces
 from lutetia.relevance.rules.views import Move
 
@@ -137,6 +137,26 @@ class Copy(Op):
         return None, fit(node, 1, R.to(meta.device))
 
 
+class Fill(Op):
+    """`zero_` and `fill_`: nothing is left of what was there; a value with a node is in every place."""
+
+    wants_output = True
+
+    def result(self, node: Node) -> Relevance | None:
+        return seen_value(node)
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        number = args[1] if len(args) > 1 and args[1] is not None else None
+        if number is None and node.name != "ZeroBackward0":
+            raise unknown(node, "its output is needed, was not kept, and cannot be computed")
+        meta = node.metas[0]
+        filled = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)
+        return filled if number is None else filled + number
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        return [fit(node, at, R) if at == 1 and at in node.walked else None for at in range(len(node.edges))]
+
+
 def _strided(node: Node, x: Tensor) -> Tensor:
     """`as_strided` of x, whose own strides may differ: the backward shows which element went where."""
     shape = node.shape()
@@ -155,4 +175,5 @@ def _strided(node: Node, x: Tensor) -> Tensor:
 
 register(CopySlices(), "CopySlices")
 register(Copy(), "CopyBackwards")
+register(Fill(), "ZeroBackward0", *(f"FillBackward{number}" for number in range(4)))
 register(Move(_strided), "AsStridedBackward0", "AsStridedBackward1")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import OUTPUT, RESHAPES, Node, Relevance, wide
+from lutetia.relevance.graph import OUTPUT, RESHAPES, Node, Relevance, unknown, wide
 from lutetia.relevance.registry import Args, Given, Op, divide, over, reduce_to, register, scalar
 from lutetia.relevance.report import is_stacked, numbers_of
 from lutetia.relevance.rules.choices import Epsilon
@@ -324,6 +324,16 @@ class Baddbmm(Addmm):
     names = ("_saved_batch1", "_saved_batch2")
 
 
+class SparseAddmm(Addmm):
+    """β·c + α·(a @ b) with a sparse matrix a, such as the neighbours in a graph."""
+
+    def has_bias(self, node: Node) -> bool:
+        return bool(node.fn._saved_beta)
+
+    def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        raise unknown(node, "its sparse matrix is no constant; write it as a dense one")
+
+
 class Mv(Bilinear):
     """A matrix times a vector."""
 
@@ -397,6 +407,7 @@ class Convolution(Bilinear):
 register(Mm(), "MmBackward0", "BmmBackward0")
 register(Addmm(), "AddmmBackward0")
 register(Baddbmm(), "BaddbmmBackward0")
+register(SparseAddmm(), "SparseAddmmBackward0")
 register(Mv(), "MvBackward0")
 register(Dot(), "DotBackward0")
 register(Convolution(), "ConvolutionBackward0", "ConvolutionBackward1")

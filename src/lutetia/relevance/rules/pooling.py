@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lutetia.relevance.graph import Node
 from lutetia.relevance.registry import register
-from lutetia.relevance.rules.common import dims
+from lutetia.relevance.rules.common import dims, own_map
 from lutetia.relevance.rules.sums import Map
 from lutetia.relevance.rules.views import Move
 
@@ -75,6 +75,9 @@ register(Move(lambda node, x: x.median(), saved=True), "MedianBackward0")
 register(Map(_avg_pool, "pool", saved=True), "AvgPool2DBackward0", "AvgPool3DBackward0")
 register(Map(_adaptive_avg_pool, "pool", saved=True), "AdaptiveAvgPool2DBackward0", "AdaptiveAvgPool3DBackward0")
 register(Move(_upsample), *(f"UpsampleNearest{n}DBackward0" for n in (1, 2, 3)))
+register(
+    Move(own_map), *(f"UpsampleNearestExact{n}DBackward0" for n in (1, 2, 3)), "MaxUnpool2DBackward0", "MaxUnpool3DBackward0"
+)
 register(Map(_upsample, "pool"), "UpsampleLinear1DBackward0", "UpsampleBilinear2DBackward0", "UpsampleBicubic2DBackward0")
 register(Map(_upsample, "pool"), "UpsampleTrilinear3DBackward0")
 register(Move(_im2col), "Im2ColBackward0")

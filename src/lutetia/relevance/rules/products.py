@@ -8,7 +8,7 @@ as in squeeze-and-excitation. A sigmoid is 1/2 where its logit is 0, so relevanc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -122,17 +122,20 @@ class Scale(Op):
 
 
 class Div(Op):
-    """a / b: the divisor is a scale."""
+    """a / b: the divisor is a scale. So is what else changes a only by how much: an exponent, a modulus."""
+
+    def __init__(self, forward: Callable[[Tensor, Tensor], Tensor] = torch.div, other: str = "_saved_other") -> None:
+        self._forward, self._other = forward, other
 
     def family(self, node: Node) -> str:
         return "product"
 
     def kept(self, node: Node) -> Args:
         # What divides is kept; the numerator only where the other one's gradient needs it.
-        return node.fn._saved_self, node.fn._saved_other
+        return node.fn._saved_self, getattr(node.fn, self._other)
 
     def value(self, node: Node, args: Args) -> Relevance:
-        return args[0] / args[1]
+        return self._forward(args[0], args[1])
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         first = node.edges[0]
@@ -194,10 +197,64 @@ class Prod(Op):
         return ((R / x.shape[dim]).expand_as(x),)
 
 
+class Cumprod(Prod):
+    """Products of the first 1, 2, 3, … elements: the factors of each get the same."""
+
+    conserves = True
+
+    def __init__(self) -> None:
+        super().__init__(everything=False)
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        if not R.dim():
+            return (R,)
+        dim = integer(node.fn._saved_dim) % R.dim()
+        factors = torch.arange(1, R.shape[dim] + 1, dtype=R.dtype, device=R.device).reshape(-1, *[1] * (R.dim() - 1 - dim))
+        return ((R / factors).flip(dim).cumsum(dim).flip(dim),)
+
+
+class Trilinear(Op):
+    """Sums of products of three factors, as in `nn.Bilinear`: the activations among them get equal parts of each product."""
+
+    wide = False
+
+    def family(self, node: Node) -> str:
+        return "product"
+
+    def kept(self, node: Node) -> Args:
+        return node.fn._saved_i1, node.fn._saved_i2, node.fn._saved_i3
+
+    def needs(self, node: Node) -> Sequence[int]:
+        return (0, 1, 2) if None not in node.edges else [at for at, edge in enumerate(node.edges) if edge is not None]
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        fn = node.fn
+        places = (list(fn._saved_expand1), list(fn._saved_expand2), list(fn._saved_expand3), list(fn._saved_sumdim))
+        return torch.ops.aten._trilinear(*args, *places)
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        z = node.output()
+        z = z if isinstance(z, Tensor) else torch.as_tensor(self.value(node, args))
+        back = pieces(node, divide(R, z, getattr(node.choice, "eps", EPS)))
+        takers = [at for at, edge in enumerate(node.edges) if edge is not None and not edge.child.is_weight]
+        given: list[Tensor | None] = [None, None, None]
+        for at in node.walked:
+            piece = back[at]
+            if piece is not None:
+                given[at] = fit(node, at, piece) * args[at] / (len(takers) if at in takers else 1)
+        return given
+
+
 register(Mul(), "MulBackward0")
 register(Scale(divides=False), "MulBackward1")
 register(Scale(divides=True), "DivBackward1")
 register(Div(), "DivBackward0")
+register(Div(torch.pow, "_saved_exponent"), "PowBackward1")
+register(Div(torch.atan2), "Atan2Backward0")
+register(Div(torch.remainder), "RemainderBackward1")
+register(Div(torch.fmod), "FmodBackward1")
+register(Cumprod(), "CumprodBackward0")
+register(Trilinear(), "TrilinearBackward0")
 register(Glu(), "GluBackward0")
 register(Prod(everything=True), "ProdBackward0")
 register(Prod(everything=False), "ProdBackward1")

@@ -50,7 +50,7 @@ def _reduced(node: Node, x: Tensor) -> list[int]:
 
 
 def _powers(node: Node, x: Tensor) -> Tensor:
-    order = float(node.fn._saved_ord)
+    order = _order(node)
     size = x.abs()
     if order in (float("inf"), float("-inf")):
         ends = torch.amax if order > 0 else torch.amin
@@ -60,9 +60,16 @@ def _powers(node: Node, x: Tensor) -> Tensor:
     return (size / largest) ** order if order else (size != 0).to(x.dtype)
 
 
+def _order(node: Node) -> float:
+    """The order of a norm: those of `torch.norm` have another name for it, and none for the second."""
+    order = node.fn._saved_ord if hasattr(node.fn, "_saved_ord") else node.fn._saved_p
+    return 2.0 if order is None else float(order)
+
+
 def _norm(node: Node, x: Tensor) -> Tensor:
     fn = node.fn
-    return torch.linalg.vector_norm(x, float(fn._saved_ord), dims(fn._saved_dim), fn._saved_keepdim)
+    kept = getattr(fn, "_saved_keepdim", False)
+    return torch.linalg.vector_norm(x, _order(node), dims(getattr(fn, "_saved_dim", None)), kept)
 
 
 def _squares(node: Node, x: Tensor) -> Tensor:
@@ -189,7 +196,7 @@ class Loss(Op):
 
 
 register(Weighed(_log_sum, _exponentials), "LogsumexpBackward0")
-register(Weighed(_norm, _powers), "LinalgVectorNormBackward0")
+register(Weighed(_norm, _powers), "LinalgVectorNormBackward0", *(f"NormBackward{number}" for number in range(4)))
 register(Weighed(_spread(torch.std), _squares), "StdBackward0")
 register(Weighed(_spread(torch.var), _squares), "VarBackward0")
 register(ScatterReduce(), "ScatterReduceBackward0")

@@ -1,16 +1,19 @@
-"""Rounding with a straight-through gradient, as in the I-BERT of transformers: the rounded value's input gets the relevance."""
+"""Rounding with a straight-through gradient, and functions of which autograd keeps too little: the input gets everything."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from lutetia.relevance.graph import VALUE, Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, register
+from lutetia.relevance.graph import Node, Relevance
+from lutetia.relevance.registry import Args, Given, Op, register, seen_value
 
 
 class StraightThrough(Op):
-    """round(x / scale): everything goes to x. Its own backward, as a linear map, would divide by values rounded to 0."""
+    """round(x / scale): everything goes to x. Its own backward, as a linear map, would divide by values rounded to 0.
+
+    What it gave is known where `watch` saw it.
+    """
 
     wants_output = True
 
@@ -18,7 +21,7 @@ class StraightThrough(Op):
         return "activation"
 
     def result(self, node: Node) -> Relevance | None:
-        return node.notes.get(VALUE)
+        return seen_value(node)
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         return (R, *[None] * (len(node.edges) - 1))
@@ -41,4 +44,15 @@ class FixedPointSum(StraightThrough):
 
 
 register(StraightThrough(), "SymmetricQuantFunctionBackward", "floor_steBackward", "round_steBackward")
+register(
+    StraightThrough(),
+    "FakeQuantizePerTensorAffineCachemaskBackward0",
+    "FakeQuantizePerTensorAffineCachemaskTensorQparamsBackward0",
+    "FakeQuantizePerChannelAffineCachemaskBackward0",
+    "FusedMovingAvgObsFqHelperBackward0",
+    "ThresholdBackward0",  # whose value below the threshold is not kept
+    "ThresholdBackward1",
+    "RemainderBackward0",
+    "FmodBackward0",
+)
 register(FixedPointSum(), "FixedPointMulBackward")

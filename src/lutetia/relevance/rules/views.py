@@ -122,6 +122,17 @@ class Join(Op):
         return pieces if isinstance(pieces, tuple) else (pieces,)
 
 
+class Hooked(Op):
+    """Where a full backward hook looks on: the inputs or outputs of a module, each unchanged."""
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        return tuple(args) if node.several else args[node.nr]
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        given = list(R) if isinstance(R, tuple) else [R if at == node.nr else None for at in range(len(node.edges))]
+        return [part if at in node.walked else None for at, part in enumerate(given)]
+
+
 def _pad(mode: str) -> Callable[[Node, Tensor], Tensor]:
     return lambda node, x: F.pad(x, list(node.fn._saved_padding), mode=mode)
 
@@ -168,6 +179,7 @@ register(
     "UnsqueezeBackward1",
     *(f"SqueezeBackward{number}" for number in range(6)),
 )
+register(Hooked(), "BackwardHookFunctionBackward")
 register(Cast(), "ToCopyBackward0")
 register(Join(torch.cat, stacked=False), "CatBackward0")
 register(Join(torch.stack, stacked=True), "StackBackward0")
