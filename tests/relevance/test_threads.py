@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 
 from lutetia import relevance
@@ -73,6 +74,9 @@ def test_threads_explain_a_frozen_model_at_once() -> None:
     together(*map(explain, range(3)), use)
     assert [vars(holder).get(name) for holder, name in PATCHED] == before
     assert not any(parameter.requires_grad for parameter in model.parameters())
+    graphs: list[object] = []
+    torch.compile(lambda x: x + 1, backend=lambda graph, _: graphs.append(graph) or graph.forward)(inputs[0])
+    assert len(graphs) == 1  # what is compiled is compiled again
 
 
 def test_what_is_replaced_for_one_thread_acts_in_no_other() -> None:

@@ -75,7 +75,7 @@ def test_numbers_with_units_from_end_to_end(tmp_path: Path, capsys: pytest.Captu
     assert main(["explain", str(run), "5 mm,20"]) == 0
     told = capsys.readouterr().out
     assert "len = 5 mm " in told
-    assert re.search(r"load [\d.]+ N, shared out", told)
+    assert re.search(r"load [\d.]+ N, divided among", told)
     assert main(["predict", str(run), "5 cm,20"]) == 1
     assert "column 'len', in mm, line 1: '5 cm', expected a number" in capsys.readouterr().err
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.cli.build_data import training_rows
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import load_for_inputs, read_inputs, read_tokens
 from lutetia.cli.outputs import check_output
@@ -45,7 +44,11 @@ def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Faith
     model = load_for_inputs(checkpoint, request.unknown)
     if isinstance(model, Tabular) and model.is_regression:
         raise UsageError("evaluate-explanations measures the probability of a class, but this model predicts a number")
-    background = training_rows(checkpoint, None, model) if SHAPLEY in request.rules else None
+    background = None
+    if SHAPLEY in request.rules:
+        from lutetia.cli.build_data import training_rows  # loads what trains
+
+        background = training_rows(checkpoint, None, model)
     result = _text(model, given, request) if isinstance(model, LUTTransformer) else _classes(model, given, request, background)
     if request.png is not None:
         result.picture(request.png)

@@ -13,7 +13,6 @@ from rich.text import Text
 from lutetia._shared.markup import tag
 from lutetia._shared.numbers import short_number, whole_number, with_unit
 from lutetia.cli.backend import forward_work, kernels_for
-from lutetia.cli.build_data import training_rows
 from lutetia.cli.explain_texts import by_column, column_lines_of, show_texts, texts_of
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import NamedInputs, column_titles, exists, load_for_inputs, read_sample, read_tokens, unknown_warnings
@@ -70,6 +69,8 @@ def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -
     check_output("--png", request.png, (".png",), [given])
     model = load_for_inputs(checkpoint, request.unknown)
     if request.rule == SHAPLEY:
+        from lutetia.cli.build_data import training_rows  # loads what trains
+
         request = request._replace(background=training_rows(checkpoint, request.data, model))
     elif request.data is not None:
         raise UsageError("--data names the rows that --rule shapley compares with, and no other rule compares")

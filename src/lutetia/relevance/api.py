@@ -23,6 +23,7 @@ from lutetia.relevance.names import read_names, watch
 from lutetia.relevance.outputs import main_output as main_output
 from lutetia.relevance.outputs import select
 from lutetia.relevance.precision import carry
+from lutetia.relevance.replaced import shared
 from lutetia.relevance.report import Report
 from lutetia.relevance.result import Result, ResultTarget
 from lutetia.relevance.rules.choices import Rules
@@ -191,10 +192,16 @@ class Run:
                 stack.enter_context(computed_again(self.model, self.recomputed, lambda: watch(self.model)))
             stack.enter_context(watch(self.model))
             if "torch._dynamo" in sys.modules:  # the operations of a compiled module, not what they were fused into
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-                stack.enter_context(warnings.catch_warnings())
-                warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks", UserWarning)
+                stack.enter_context(shared("uncompiled", _uncompiled))
             return self.model(*args, **kwargs)
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """While active, compiled modules run as they were written."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks", UserWarning)
+        yield
 
 
 def _takes_cache(model: nn.Module) -> bool:

@@ -1,20 +1,20 @@
-"""Functions of torch that are replaced while a model is watched.
+"""Functions and settings of torch that are replaced while a model is watched.
 
 They belong to all threads. So they are replaced once, however many threads watch, and put back when the last one is done; what
-stands in for them asks `watching()`, and acts only in threads that watch.
+stands in for a function asks `watching()`, and acts only in threads that watch.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 _LOCK = threading.Lock()
-_USERS: Counter[tuple[Any, str]] = Counter()
-_BEFORE: dict[tuple[Any, str], Any] = {}
+_USERS: Counter[Hashable] = Counter()
+_OPEN: dict[Hashable, AbstractContextManager[Any]] = {}
 _ABSENT = object()
 
 
@@ -41,13 +41,13 @@ def watching_here() -> Iterator[None]:
 
 
 @contextmanager
-def replaced(holder: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """While active, `make` of what a module or class holds under a name is there in its place."""
-    key = holder, name
+def shared(key: Hashable, make: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """A context for all threads that are in it at once: the first one enters what `make` gives, and the last one leaves it."""
     with _LOCK:
         if not _USERS[key]:
-            _BEFORE[key] = vars(holder).get(name, _ABSENT)
-            setattr(holder, name, make(getattr(holder, name)))
+            context = make()
+            context.__enter__()
+            _OPEN[key] = context
         _USERS[key] += 1
     try:
         yield
@@ -55,8 +55,22 @@ def replaced(holder: Any, name: str, make: Callable[[Any], Any]) -> Iterator[Non
         with _LOCK:
             _USERS[key] -= 1
             if not _USERS[key]:
-                before = _BEFORE.pop(key)
-                if before is _ABSENT:
-                    delattr(holder, name)
-                else:
-                    setattr(holder, name, before)
+                _OPEN.pop(key).__exit__(None, None, None)
+
+
+def replaced(holder: Any, name: str, make: Callable[[Any], Any]) -> AbstractContextManager[None]:
+    """While active, `make` of what a module or class holds under a name is there in its place."""
+    return shared((holder, name), lambda: _replacing(holder, name, make))
+
+
+@contextmanager
+def _replacing(holder: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    before = vars(holder).get(name, _ABSENT)
+    setattr(holder, name, make(getattr(holder, name)))
+    try:
+        yield
+    finally:
+        if before is _ABSENT:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, before)
