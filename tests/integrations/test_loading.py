@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import warm
-from lutetia.errors import DataError
+from lutetia.errors import ArgumentError, DataError
 from tools import optional_module
 
 transformers = optional_module("transformers")
@@ -90,6 +90,13 @@ def test_a_model_keeps_its_attention_where_no_other_has_a_place(kind: str, folde
         scores = model(tokens).logits
         torch.testing.assert_close(scores, plain(tokens).logits)
         torch.testing.assert_close(scores[:, :3], model(tokens[:, :3]).logits)
+
+
+def test_a_model_that_only_takes_the_mask_is_refused() -> None:
+    config = transformers.BloomConfig(**OWN_ATTENTION["BloomConfig"])
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="lutetia")
+    with pytest.raises(ArgumentError, match=r"bloom computes attention in its own way, .* without attn_implementation='lutetia'"):
+        model(torch.tensor([[1, 5, 7, 3]]))
 
 
 def test_a_gguf_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:

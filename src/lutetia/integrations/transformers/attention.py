@@ -6,7 +6,7 @@ with left padding or a window, decode attention is used. Any other mask goes to 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from lutetia import flow
 from lutetia.attention import FEW_ACTIVE, MAX_ACTIVE, MAX_HEAD_DIM, DecodeCall, decode_attention, decode_on_cpu, executor_of
@@ -38,8 +39,29 @@ def register_attention() -> None:
     from lutetia.integrations.transformers import falcon
 
     AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(NAME, mask_of)
     falcon.register(NAME)
+
+
+def mask_of(*sizes: Any, config: Any = None, **options: Any) -> Tensor | None:
+    """The mask that SDPA takes, which models that do not ask for their attention by name would add to their scores."""
+    if config is not None and not may_be_named(config.__class__):
+        raise ArgumentError(
+            f"{config.model_type} computes attention in its own way, expected a model that takes another: load it without "
+            f"attn_implementation={NAME!r}"
+        )
+    mask: Tensor | None = sdpa_mask(*sizes, config=config, **options)
+    return mask
+
+
+@cache
+def may_be_named(config: type[Any]) -> bool:
+    """Whether models of a config take the attention that it names, as far as transformers knows."""
+    from lutetia.integrations.transformers import falcon
+
+    models = MODEL_MAPPING.get(config, ())
+    models = models if isinstance(models, tuple) else (models,)
+    return all(model._can_set_attn_implementation() or falcon.is_falcon(model) for model in models)
 
 
 def attention(

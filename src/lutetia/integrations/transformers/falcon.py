@@ -47,6 +47,6 @@ def register(name: str) -> None:
     modeling_falcon.FALCON_ATTENTION_CLASSES[name] = FalconLutetiaAttention
 
 
-def is_falcon(model: Any) -> bool:
-    """Whether a model picks its attention from that table."""
-    return isinstance(model, modeling_falcon.FalconPreTrainedModel)
+def is_falcon(model: type) -> bool:
+    """Whether models of a class pick their attention from that table."""
+    return issubclass(model, modeling_falcon.FalconPreTrainedModel)

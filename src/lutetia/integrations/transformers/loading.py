@@ -134,7 +134,7 @@ def _loaded(auto: Any, folder: Path, how: dict[str, Any]) -> tuple[Any, dict[str
 def takes_attention(model: Any) -> bool:
     """Whether every part of a model takes the attention that its config names; BLOOM and others only take its kind of mask."""
     parts = [module for module in model.modules() if isinstance(module, transformers.PreTrainedModel)]
-    return all(part._can_set_attn_implementation() or falcon.is_falcon(part) for part in parts)
+    return all(part._can_set_attn_implementation() or falcon.is_falcon(type(part)) for part in parts)
 
 
 def _unreadable(folder: Path, error: Exception) -> DataError:
