@@ -242,6 +242,7 @@ def serve(name: str, listener: socket.socket, life: int) -> None:
     {"torch": prepare_torch, "plain": prepare_plain, "yosys": prepare_yosys}[name]()
     gc.collect()
     gc.freeze()  # or the collector would have each process copy the pages of these modules
+    gc.set_threshold(100_000, 20, 100)  # as the workers of the tests: it took a tenth of what processes do
     gc.enable()
     ended, wake = os.pipe()  # a byte for each process that ends
     os.set_blocking(wake, False)

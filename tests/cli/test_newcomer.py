@@ -69,7 +69,8 @@ def follow(make: Any, place: Path, capsys: Capture, settings: list[str], least: 
     return built
 
 
-@pytest.mark.parametrize("make", FLOWS)
+# README and docs/start.md, whose blocks are run, have the other two.
+@pytest.mark.parametrize("make", [*(pytest.param(each, marks=pytest.mark.slow) for each in FLOWS[:2]), FLOWS[2]])
 def test_small_models_of_each_kind_of_data(make: Any, tmp_path: Path, capsys: Capture) -> None:
     follow(make, tmp_path, capsys, FEW, 0.5)
 
