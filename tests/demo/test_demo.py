@@ -71,6 +71,7 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "unseen wine",
         "unseen patients inside of their intervals",
         "no answer falls as the body mass index rises",
+        "What sets the first patient apart",
         "digits.html",
     ):
         assert words in page

@@ -21,6 +21,10 @@ INTERVALS = (
     "An index of how far diabetes had gone on after a year, from ten measurements before. Intervals are made to hold the truth "
     "for nine in ten patients like those of the fit, and differ from row to row."
 )
+APART = (
+    "The average patient of the fit is predicted {average:.0f}, the first unseen one {number:.0f}. Exact Shapley values say how "
+    "far each measurement moves the prediction; these five move it most."
+)
 RISES = f"With a constraint (monotonic_cst={{{RISING!r}: 1}}) no answer falls as the body mass index rises, in any row."
 
 
@@ -55,10 +59,17 @@ def tell(context: Context) -> Told:
     risen = model.predict(moved)
     rising = [(step, round(number)) for step, number in zip(STEPS, risen, strict=True)]
     context.data.append(CellTable((RISING, "prediction"), rising, RISES, "The first patient, with another body mass index"))
+    found = model.explain(x[:1], rule="shapley", background=data.data[~held])
+    assert found.average is not None
+    order = np.argsort(-np.abs(found.relevance[0]))[:SHOWN]
+    apart = [(names[at], float(x[0, at]), f"{found.relevance[0, at]:+.1f}".replace("-", "−")) for at in order]
+    said = APART.format(average=found.average[0], number=middle[0])
+    context.data.append(CellTable(("measurement", "value", "moves it by"), apart, said, "What sets the first patient apart"))
     context.figures[f"of {len(y)} unseen patients inside of their intervals, made for 90%"] = f"{inside / len(y):.1%}"
     return Told(
         f"{TABLES} tables predict how far diabetes goes on: {inside} of {len(y)} unseen patients lie in their intervals, made "
         f"for nine in ten; for the first, {middle[0]:.0f} between {low[0]:.0f} and {high[0]:.0f}, in truth {y[0]:.0f}. "
+        f"{names[order[0]]} sets it furthest apart from the average of {found.average[0]:.0f}. "
         f"A higher body mass index never lowers the answer: {', '.join(f'{number:.0f}' for number in risen)}",
         (context.out / "diabetes", file),
     )
