@@ -69,8 +69,8 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "proof against",
         "SDPA, with a mask",
         "unseen wine",
-        "unseen patients inside of their intervals",
-        "no answer falls as the body mass index rises",
+        "unseen patients within their 90% intervals",
+        "no prediction falls as the body mass index rises",
         "What sets the first patient apart",
         "digits.html",
     ):

@@ -84,7 +84,7 @@ def test_the_wines_are_those_that_evaluate_counts(tmp_path: Path, capsys: pytest
     assert told.files == (tmp_path / "wine", tmp_path / "wine.csv")
     assert main(["evaluate", *map(str, told.files), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert f"{found['samples']} unseen wines apart, {found['accuracy']:.1%} correctly" in told.said
+    assert f"{found['samples']} unseen wines, {found['accuracy']:.1%} correctly" in told.said
 
 
 def test_the_intervals_are_those_of_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,7 @@ def test_the_intervals_are_those_of_predict(tmp_path: Path, capsys: pytest.Captu
     truth = [float(line.rsplit(",")[-1]) for line in told.files[1].read_text().splitlines()[1:]]
     ends = [(each["low"], each["high"]) for each in found]
     inside = sum(low <= y <= high for (low, high), y in zip(ends, truth, strict=True))
-    assert f": {inside} of {len(truth)} unseen patients lie in their intervals" in told.said
+    assert f": {inside} of {len(truth)} unseen patients lie within their 90% intervals" in told.said
     assert 0.8 < inside / len(truth) < 1
     assert len({round(high - low, 3) for low, high in ends}) > 5  # intervals of their own
     rising = [float(row[1]) for row in context.data[1].rows]

@@ -45,7 +45,7 @@ def tell(context: Context) -> Told:
         context.figures["LUT6 of an FPGA for the digit reader"] = facts["LUT6"]
     drawn = context.out / "digits.html"
     drawn.write_text(model_page(integer_model(digits.model), "Draw a digit"), encoding="utf-8")
-    said = f"the digit network is Verilog now, {measured['integer_accuracy']:.1%} correct in whole numbers"
+    said = f"the digit network is now Verilog, and reads {measured['integer_accuracy']:.1%} correctly in whole numbers"
     return Told(
         f"{said}; draw a digit in {drawn.name}", (folder, drawn), "\n".join(f"    {check.name}: {check.said}" for check in checks)
     )

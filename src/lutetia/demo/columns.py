@@ -14,8 +14,8 @@ TARGET = "cultivar"
 TABLES = 60
 SHOWN = 8  # comparisons in the report
 BY_RANK = (
-    "The strongest comparisons, with their answers for this wine. The effect is what its lead over the other classes would lose "
-    "with the other answer. By rank: what is compared is each value's place in its own column."
+    "The strongest comparisons, with their answers for this wine. The effect is how much of its lead over the other classes it "
+    "would lose with the opposite answer. By rank: each value's place in its own column is compared."
 )
 
 
@@ -38,11 +38,11 @@ def tell(context: Context) -> Told:
     right = model.score(wine.data[held], names[held])
     explained = model.explain(wine.data[held][:1])
     strongest = explained.comparisons[0][:SHOWN]
-    context.figures[f"of {sum(held)} unseen wines told apart"] = f"{right:.1%}"
-    why = f"Why the first unseen wine was taken for {model.predict(wine.data[held][:1])[0]}"
+    context.figures[f"of {sum(held)} unseen wines classified correctly"] = f"{right:.1%}"
+    why = f"Why the first unseen wine was classified as {model.predict(wine.data[held][:1])[0]}"
     cells = [(each.text, f"{each.effect:+.2f}") for each in strongest]
     context.data.append(CellTable(("comparison", "effect"), cells, BY_RANK, why))
-    said = f"{TABLES} tables tell {sum(held)} unseen wines apart, {right:.1%} correctly; what put the first above the others"
+    said = f"{TABLES} tables classify {sum(held)} unseen wines, {right:.1%} correctly; what decided for the first"
     return Told(
         f"{said} (by rank: each value's place in its own column):",
         (context.out / "wine", file),

@@ -76,7 +76,7 @@ def tell(context: Context) -> Told:
     context.reading = report.reading(model, images[int((labels == SHOWN).nonzero()[0])], said=HOW)
     context.flows.append(_one_step(model, images[:64], labels[:64]))
     tables = model.layers[0].n_detectors
-    return Told(f"{tables} tables learned to read digits: {read}, without one multiplication", (folder / "loss.png",))
+    return Told(f"{tables} tables learned to read digits: {read}, without a single multiplication", (folder / "loss.png",))
 
 
 def _one_step(model: LUTClassifier, images: Tensor, labels: Tensor) -> PartFlow:

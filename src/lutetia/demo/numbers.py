@@ -1,5 +1,5 @@
-"""A number from a table of data: how far an illness has gone on a year later, with an interval, and never less for a higher body
-mass index."""
+"""A number from a table of data: the progression of diabetes after a year, with an interval, never lower for a higher body mass
+index."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TABLES = 60
 SHOWN = 5  # patients in the report
 STEPS = (18, 24, 30, 36, 42)  # body mass indices of one patient
 INTERVALS = (
-    "An index of how far diabetes had gone on after a year, from ten measurements before. Intervals are made to hold the truth "
-    "for nine in ten patients like those of the fit, and differ from row to row."
+    "An index of how far diabetes had progressed after a year, from ten earlier measurements. Intervals are meant to hold the "
+    "true value for nine in ten patients like those of the fit. Their width differs from row to row."
 )
 APART = (
-    "The average patient of the fit is predicted {average:.0f}, the first unseen one {number:.0f}. Exact Shapley values say how "
-    "far each measurement moves the prediction; these five move it most."
+    "The average prediction for the patients of the fit is {average:.0f}; for the first unseen patient it is {number:.0f}. Exact "
+    "Shapley values say how far each measurement moves the prediction. These five move it most."
 )
-RISES = f"With a constraint (monotonic_cst={{{RISING!r}: 1}}) no answer falls as the body mass index rises, in any row."
+RISES = f"With a constraint (monotonic_cst={{{RISING!r}: 1}}) no prediction falls as the body mass index rises, in any row."
 
 
 def tell(context: Context) -> Told:
@@ -53,7 +53,9 @@ def tell(context: Context) -> Told:
         (float(row[bmi]), round(number), f"{a:.0f} to {b:.0f}".replace("-", "−"), round(truth))
         for row, number, (a, b), truth in list(zip(x, middle, ends, y, strict=True))[:SHOWN]
     ]
-    context.data.append(CellTable((RISING, "prediction", "interval", "in truth"), cells, INTERVALS, "A number, with an interval"))
+    context.data.append(
+        CellTable((RISING, "prediction", "interval", "true value"), cells, INTERVALS, "A number, with an interval")
+    )
     moved = np.repeat(x[:1], len(STEPS), 0)
     moved[:, bmi] = STEPS
     risen = model.predict(moved)
@@ -65,11 +67,11 @@ def tell(context: Context) -> Told:
     apart = [(names[at], float(x[0, at]), f"{found.relevance[0, at]:+.1f}".replace("-", "−")) for at in order]
     said = APART.format(average=found.average[0], number=middle[0])
     context.data.append(CellTable(("measurement", "value", "moves it by"), apart, said, "What sets the first patient apart"))
-    context.figures[f"of {len(y)} unseen patients inside of their intervals, made for 90%"] = f"{inside / len(y):.1%}"
+    context.figures[f"of {len(y)} unseen patients within their 90% intervals"] = f"{inside / len(y):.1%}"
     return Told(
-        f"{TABLES} tables predict how far diabetes goes on: {inside} of {len(y)} unseen patients lie in their intervals, made "
-        f"for nine in ten; for the first, {middle[0]:.0f} between {low[0]:.0f} and {high[0]:.0f}, in truth {y[0]:.0f}. "
-        f"{names[order[0]]} sets it furthest apart from the average of {found.average[0]:.0f}. "
-        f"A higher body mass index never lowers the answer: {', '.join(f'{number:.0f}' for number in risen)}",
+        f"{TABLES} tables predict the progression of diabetes: {inside} of {len(y)} unseen patients lie within their 90% "
+        f"intervals. The first is predicted {middle[0]:.0f} ({low[0]:.0f} to {high[0]:.0f}); the true value is {y[0]:.0f}. "
+        f"{names[order[0]]} moves it furthest from the average of {found.average[0]:.0f}. "
+        f"A higher body mass index never lowers the prediction: {', '.join(f'{number:.0f}' for number in risen)}",
         (context.out / "diabetes", file),
     )

@@ -6,7 +6,7 @@ from lutetia import report
 from lutetia.demo.telling import PAGE, Context, Told
 
 SAID = (
-    "Networks of lookup tables learned to read digits, to write Python, to tell wines apart and to predict a number. They gave "
+    "Networks of lookup tables learned to read digits, to write Python, to classify wines and to predict a number. They gave "
     "the reasons for their decisions, and one became a circuit. Every number and picture on this page comes from that run."
 )
 
