@@ -399,6 +399,13 @@ def test_a_recording_shows_the_launch(executor: str) -> None:
         assert step.attributes["cache_bytes_read"] == (150 + 37) * 2 * 2 * 32 * 4
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_autocast_changes_nothing(executor: str) -> None:
+    case, wanted = solved("everything")
+    with torch.autocast(device_of(executor), torch.bfloat16):
+        agree(decode(case, executor), wanted)
+
+
 def test_plain_torch_can_be_asked_for() -> None:
     q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 20, 8), torch.randn(2, 2, 20, 8)
     lengths = torch.tensor([20, 7])

@@ -238,6 +238,25 @@ def test_decoding_is_the_full_forward(wiring: str, sums: str, backend: str) -> N
             assert torch.equal(y, full) if sums == "fixed" else torch.allclose(y, full, atol=1e-5), cuts
 
 
+@pytest.mark.parametrize("algorithm", ["pairs", "cells"])
+@pytest.mark.parametrize("positional_dim", [0, 1])
+def test_autocast_changes_nothing(positional_dim: int, algorithm: str) -> None:
+    layer = LUTAttention(6, 4, 3, 1, positional_dim, 8, algorithm=algorithm, seed=0)
+    torch.nn.init.normal_(layer.weight)
+    x = torch.randn(2, 8, 6, requires_grad=True)
+
+    def results() -> list[Tensor]:
+        y, cache = layer(x), layer.new_cache(2)
+        with torch.no_grad():
+            decoded = [layer(each, cache=cache) for each in x.split([3, 1, 1, 3], 1)]
+        return [y, *torch.autograd.grad(y.square().sum(), [x, layer.weight]), *decoded]
+
+    wanted = results()
+    with torch.autocast("cpu", torch.bfloat16):
+        for mine, want in zip(results(), wanted, strict=True):
+            assert torch.equal(mine, want)
+
+
 @pytest.mark.parametrize("sums", ["float", "fixed"])
 def test_rows_of_different_lengths(sums: str) -> None:
     layer, x = make(sums=sums), torch.randn(3, 8, 6)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared import replay
+from lutetia._shared.dtypes import without_rounding
 from lutetia._shared.replay import replayed
 
 
@@ -67,6 +68,22 @@ def test_the_same_results_from_the_fourth_call_on() -> None:
             assert torch.equal(mine, wanted)
             assert mine.stride() == wanted.stride()
     assert len({result[1].data_ptr() for result in results}) == 7  # each has memory of its own
+
+
+def test_steps_are_taken_below_autocast() -> None:
+    """What it would round was rounded by a step of its own, or not at all."""
+
+    def run(x: Tensor) -> Tensor:
+        with without_rounding():
+            return x @ x
+
+    function, x = Counted(run), torch.randn(3, 3)
+    for _ in range(3):
+        function(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = function(x)
+    assert function.runs == 3
+    assert torch.equal(got, x @ x)
 
 
 class Allocator:

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from lutetia._shared.direct import PLAIN, is_quiet
+from lutetia._shared.dtypes import without_rounding
 from lutetia._shared.prepared import allocator, current_device
 from lutetia._shared.steps import Make, Parameter, Shot, Step, Zeros, function_of
 
@@ -173,7 +174,10 @@ def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callabl
         if kind.steps is None:
             return kind.record(run, arguments)
         try:
-            return kind.steps(*arguments)
+            if not torch._C._is_any_autocast_enabled():  # asked here: an empty context takes longer
+                return kind.steps(*arguments)
+            with without_rounding():  # what autocast did as they were recorded is among the steps
+                return kind.steps(*arguments)
         except torch.OutOfMemoryError:  # the steps were chosen when there was more of it
             kind.forget()
         return run(*arguments)  # here, where the error no longer holds what the steps had made

@@ -11,16 +11,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lutetia._shared.dtypes import without_rounding
 from lutetia.attention.arguments import EIGHT_BITS, DecodeCall
 from lutetia.attention.rotary import turned
 
 
 def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d_v] in the dtype of q, and lse [B, H_q, s_active]."""
-    call = turned(call)
-    write_new(call)
-    k, v = live_keys(call)
-    return attend(call, k, v)
+    with without_rounding():
+        call = turned(call)
+        write_new(call)
+        k, v = live_keys(call)
+        return attend(call, k, v)
 
 
 # ---- the cache -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia._shared.dtypes import FLOATS
+from lutetia._shared.dtypes import FLOATS, without_rounding
 from lutetia._shared.memo import Memo
 from lutetia._shared.ragged import check_lengths, listed, rows_in, turns_of
 from lutetia._uncompiled import uncompiled
@@ -258,7 +258,8 @@ def _fill_by_counts(weight: Tensor, counts: Tensor, q: Tensor, sums: Sums) -> Te
         if sums.exact:
             filled.append((to_units(rows, sums) * counted.unsqueeze(-1)).sum((1, 2)))
         else:
-            filled.append(torch.einsum("ntc,ntco->no", counted.to(dtype), rows))
+            with without_rounding():
+                filled.append(torch.einsum("ntc,ntco->no", counted.to(dtype), rows))
     return from_units(torch.cat(filled), sums, dtype)
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lutetia._shared.dtypes import without_rounding
 from lutetia.lut.kernels.protocol import Comparisons, Connectivity, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
@@ -162,7 +163,8 @@ def _gain(
 
     if sequence.products is None or sums.exact:
         return of_pairs
-    p = torch.einsum("bjo,tro->bjtr", grad.to(dtype), tables.to(dtype))
+    with without_rounding():
+        p = torch.einsum("bjo,tro->bjtr", grad.to(dtype), tables.to(dtype))
 
     def of_cells(pairs: CellsOfPairs, bits: Tensor) -> Tensor:
         both = (pairs.cells, pairs.cells ^ bits)
