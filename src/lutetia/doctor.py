@@ -297,7 +297,7 @@ ITEMS = (
     package("pyarrow", "lutetia train on parquet files"),
     package("lion-pytorch", "the LION optimiser", module="lion_pytorch"),
     package("tensorboard", "training curves in TensorBoard"),
-    package("transformers", "models of transformers; lutetia explain --hf, also of many texts"),
+    package("transformers", "models of transformers; lutetia explain --hf, also of many texts, or of two that are alike"),
     package("accelerate", "the Trainer of transformers on our models; GGUF files"),
     package("gguf", "models of transformers from GGUF files"),
     package("quantus", "the metrics of Quantus: relevance.for_quantus"),

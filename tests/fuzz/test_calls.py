@@ -56,7 +56,15 @@ WITHIN = {
             "ShardedCache",
             "register",
         ),
-        *("AnswerExplanation", "ClassExplanation", "LeftOut", "TextClass", "TextClasses", "TokenExplanation"),
+        *(
+            "AnswerExplanation",
+            "ClassExplanation",
+            "LeftOut",
+            "SimilarityExplanation",
+            "TextClass",
+            "TextClasses",
+            "TokenExplanation",
+        ),
         *("WholePieces", "WordShare"),
     },
 }

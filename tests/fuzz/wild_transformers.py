@@ -26,7 +26,7 @@ def known() -> dict[str, Any]:
         from lutetia.integrations import transformers as ours
 
         KNOWN["ours"], KNOWN["words"], KNOWN["bytes"] = ours, word_tokenizer(), byte_tokenizer()
-        for kind in ("llama", "gpt2", "t5", "masked", "classes", "images"):
+        for kind in ("llama", "gpt2", "t5", "masked", "classes", "images", "encoder"):
             KNOWN[kind] = tiny(kind).float()
         KNOWN["folder"] = save("gpt2", Path(tempfile.mkdtemp()))  # in the runner's scratch folder
         KNOWN["pixels"] = transformers.ViTImageProcessor(size={"height": 16, "width": 16})
@@ -106,6 +106,23 @@ def _text_classes(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     }
 
 
+def _similarity(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def explain(**given: Any) -> object:
+        found = known()["ours"].explain_similarity(**given)
+        return found.to_html(), found.pairs is not None and found.strongest()
+
+    return explain, {
+        **_reading(wild, "encoder"),
+        "texts": wild.one(
+            *[(TEXTS[0], "a dog")] * 10, ["a", "a"], (wild.one(*TEXTS), wild.one(*TEXTS)), TEXTS[0], [], ("a", None)
+        ),
+        "pooling": wild.one(None, None, "mean", "first", "last", "max"),
+        "pairs": wild.one(False, False, True),
+        "rules": _rules(wild),
+        "advance": None,
+    }
+
+
 def _image_class(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     image = wild.one(torch.rand(3, 16, 16), torch.rand(20, 9, 3), torch.randint(0, 255, (16, 16, 3)).numpy().astype("uint8"))
     return lambda **given: known()["ours"].explain_image_class(**given), {
@@ -174,6 +191,7 @@ CALLS: dict[str, Made] = {
         "explain_image_class": _image_class,
         "explain_masked_token": _token("explain_masked_token", "masked"),
         "explain_next_token": _token("explain_next_token", "llama", "gpt2"),
+        "explain_similarity": _similarity,
         "explain_text_class": _text_class,
         "explain_text_classes": _text_classes,
         "leave_out": _leave_out,

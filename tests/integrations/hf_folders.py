@@ -57,6 +57,7 @@ def tiny(kind: str, **changes: Any) -> Any:
         "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=len(WORDS), **t5)),
         "masked": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**sizes)),
         "classes": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**sizes, **labels)),
+        "encoder": lambda: transformers.BertModel(transformers.BertConfig(**sizes)),
         "tags": lambda: transformers.BertForTokenClassification(transformers.BertConfig(**sizes)),
         "images": lambda: transformers.ViTForImageClassification(
             transformers.ViTConfig(**SIZES, image_size=16, patch_size=8, **labels)

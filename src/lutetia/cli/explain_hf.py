@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lutetia.cli.explain_hf_answers import explain_hf_answer
 from lutetia.cli.explain_hf_classes import explain_hf_image, explain_hf_text
+from lutetia.cli.explain_hf_similarity import explain_hf_similarity
 from lutetia.cli.explain_hf_texts import explain_hf_texts
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.hf_shared import (
@@ -53,6 +54,8 @@ def explain_hf(folder: Path, given: str | None, request: HfRequest, show: bool) 
         raise UsageError("expected one of the two: INPUT, or --texts and a file of them")
     if request.column is not None and request.texts is None:
         raise UsageError("--column is a column of the file of --texts")
+    if request.pairs and request.other is None:
+        raise UsageError("--pairs goes with --with: pairs of the tokens of two texts")
     if request.rule not in RULES_OF_HF:
         raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, RULES_OF_HF)}")
     for option, value in (("--steps", request.steps), ("--baseline", request.baseline)):
@@ -77,7 +80,9 @@ def explain_hf(folder: Path, given: str | None, request: HfRequest, show: bool) 
         told = explain_hf_image(model, reader, Path(given), request, show)
     else:
         text = _text(given)
-        if request.answer is not None:
+        if request.other is not None:
+            told = explain_hf_similarity(model, reader, (text, _text(request.other)), request, show)
+        elif request.answer is not None:
             told = explain_hf_answer(model, reader, text, request, show)
         elif task == loading.TEXT_CLASS:
             _check_no_table(given)
@@ -92,6 +97,10 @@ def explain_hf(folder: Path, given: str | None, request: HfRequest, show: bool) 
 
 def _check_options(task: str, writes: bool, request: HfRequest) -> None:
     """Refuse options that a model has no use for."""
+    if request.other is not None and task != "embedding":
+        raise UsageError(f"--with is for encoders of texts, and this model gives a {task}")
+    if task == "embedding":
+        _check_options_of_encoder(request)
     if request.texts is not None:
         if task != "text class":
             raise UsageError(f"--texts is for classifiers of texts, and this model gives a {task}")
@@ -111,6 +120,21 @@ def _check_options(task: str, writes: bool, request: HfRequest) -> None:
                 raise UsageError(f"{option} is for one token: leave out --answer, or {option}")
         if not 1 <= request.answer <= 1000:
             raise UsageError(f"--answer is {request.answer}, expected 1 to 1,000 tokens")
+
+
+def _check_options_of_encoder(request: HfRequest) -> None:
+    """Two texts are compared: nothing is chosen or left out."""
+    if request.other is None:
+        raise UsageError('this model gives an embedding: --with "ANOTHER TEXT" explains what makes two texts alike')
+    for option, wanted in (
+        ("--texts", request.texts is not None),
+        ("--target", request.target is not None),
+        ("--against", request.against is not None),
+        ("--check", request.check),
+        ("--png", request.png is not None),
+    ):
+        if wanted:
+            raise UsageError(f"{option} does not go with --with, which compares two texts")
 
 
 def _check_no_table(given: str) -> None:

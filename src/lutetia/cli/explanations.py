@@ -58,6 +58,13 @@ def explain(
     column: Annotated[
         str | None, typer.Option("--column", help="The column of --texts; by default the only one, or text.")
     ] = None,
+    other: Annotated[
+        str | None,
+        typer.Option("--with", help="With --hf and an encoder, another text: explain what makes INPUT and it alike."),
+    ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="With --with, also which token of one text goes with which of the other.")
+    ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="With --hf, INPUT is a message for the model's chat template.")] = False,
     check: Annotated[
         bool,
@@ -98,7 +105,7 @@ def explain(
         from lutetia.cli.hf_shared import HfRequest
 
         chosen = (rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check)
-        request = HfRequest(*chosen, html, png, steps, baseline, texts, column)
+        request = HfRequest(*chosen, html, png, steps, baseline, texts, column, other, pairs)
         for option, value in (("--row", row), ("--unknown", unknown), ("--data", data)):
             if value is not None:
                 raise UsageError(f"{option} is not for models of transformers")
@@ -113,6 +120,8 @@ def explain(
             ("--baseline", baseline),
             ("--texts", texts),
             ("--column", column),
+            ("--with", other),
+            ("--pairs", pairs),
         ):
             if asked_for not in (None, False):
                 raise UsageError(f"{option} is for models of transformers: --hf")
@@ -124,7 +133,8 @@ def explain(
         print_json(told)
     elif hf:
         more = ("--html", "why.html") if html is None else ("--rule", "epsilon" if rule is None else "attnlrp")
-        asked = (*(() if answer is None else ("--answer", answer)), *(("--chat",) if chat else ()))
+        asked: tuple[object, ...] = (*(() if answer is None else ("--answer", answer)), *(("--chat",) if chat else ()))
+        asked += () if other is None else ("--pairs", "--with", other)
         named = ("--texts", texts, *(() if column is None else ("--column", column))) if given is None else as_typed(given)
         name_next("lutetia", "explain", "--hf", checkpoint, *more, *asked, *named)
     else:

@@ -51,18 +51,11 @@ class Shown(NamedTuple):
 
 
 def shown_tokens(tokenizer: Any, tokens: list[int]) -> Shown:
-    """How tokens are shown. The token of unknown words is a word, unless it is also the one that begins or ends a text."""
-    from lutetia.integrations.transformers import whole_pieces
+    """How tokens are shown."""
+    from lutetia.integrations.transformers import special_places, whole_pieces
 
     pieces = whole_pieces(tokenizer, tokens)
-    frame = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
-    special = set(tokenizer.all_special_ids) - ({tokenizer.unk_token_id} - frame)
-    places, first = [], 0
-    for place, size in enumerate(pieces.sizes):
-        if size == 1 and tokens[first] in special:
-            places.append(place)
-        first += size
-    return Shown(pieces, places)
+    return Shown(pieces, special_places(tokenizer, tokens, pieces.sizes))
 
 
 def quoted(text: str, token: int) -> str:
@@ -97,6 +90,8 @@ class HfRequest(NamedTuple):
     baseline: str | None = None  # of integrated gradients; the mean where None
     texts: Path | None = None  # a file of texts, each of which is explained
     column: str | None = None  # of that file
+    other: str | None = None  # a text that INPUT is compared with
+    pairs: bool = False  # whether pairs of their tokens are wanted
 
 
 def prompt_of(text: str, is_chat: bool, tokenizer: Any) -> Any:

@@ -17,11 +17,13 @@ from lutetia.integrations.transformers.answers import AnswerExplanation, explain
 from lutetia.integrations.transformers.attention import NAME, register_attention  # noqa: E402
 from lutetia.integrations.transformers.cache import LutetiaCache  # noqa: E402
 from lutetia.integrations.transformers.characters import WholePieces, whole_pieces  # noqa: E402
+from lutetia.integrations.transformers.characters import special_places as special_places  # noqa: E402
 from lutetia.integrations.transformers.classes import (  # noqa: E402
     ClassExplanation,
     explain_image_class,
     explain_text_class,
 )
+from lutetia.integrations.transformers.drawn import pairs_table as pairs_table  # noqa: E402
 from lutetia.integrations.transformers.explaining import (  # noqa: E402
     TokenExplanation,
     explain_masked_token,
@@ -44,6 +46,8 @@ from lutetia.integrations.transformers.models import (  # noqa: E402
 )
 from lutetia.integrations.transformers.paged import PagedCache  # noqa: E402
 from lutetia.integrations.transformers.sharding import ShardedCache  # noqa: E402
+from lutetia.integrations.transformers.similarity import SimilarityExplanation, explain_similarity  # noqa: E402
+from lutetia.integrations.transformers.similarity import strongest_pairs as strongest_pairs  # noqa: E402
 
 __all__ = [
     "NAME",
@@ -57,6 +61,7 @@ __all__ = [
     "LutetiaForCausalLM",
     "PagedCache",
     "ShardedCache",
+    "SimilarityExplanation",
     "TextClass",
     "TextClasses",
     "TokenExplanation",
@@ -66,6 +71,7 @@ __all__ = [
     "explain_image_class",
     "explain_masked_token",
     "explain_next_token",
+    "explain_similarity",
     "explain_text_class",
     "explain_text_classes",
     "leave_out",

@@ -157,17 +157,21 @@ NUMBERS = 2**24  # in one tensor of relevance: 64 MiB in float32
 
 def at_once(model: Any, length: int, count: int) -> int:
     """How many of `count` tokens of an answer one walk over `length` tokens explains, as far as memory allows."""
-    config = model.config.get_text_config()
     vocab = model.get_output_embeddings().weight.shape[0] if model.get_output_embeddings() is not None else 0
-    heads = getattr(config, "num_attention_heads", None) or 1
-    widest = max((max(each.shape) for each in model.parameters() if each.dim() == 2 and vocab not in each.shape), default=1)
-    inside = length * max(heads * length, widest)
+    inside = inside_of(model, length, vocab)
     kept = 1 if model._supports_logits_to_keep() else length  # positions with scores, for each token
 
     def fits(n: int) -> bool:
         return n * max(inside, vocab * (n if kept == 1 else kept)) <= NUMBERS
 
     return next((n for n in range(min(count, MOST_AT_ONCE), 1, -1) if fits(n)), 1)
+
+
+def inside_of(model: Any, length: int, vocab: int) -> int:
+    """How many numbers the largest tensor inside a model has for a text; matrices of `vocab` rows are no layers."""
+    heads = getattr(model.config.get_text_config(), "num_attention_heads", None) or 1
+    widest = max((max(each.shape) for each in model.parameters() if each.dim() == 2 and vocab not in each.shape), default=1)
+    return length * max(heads * length, widest)
 
 
 def causal(model: Any, tokens: Tensor, written: Sequence[int]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -77,3 +78,15 @@ def _together(tokenizer: Any, tokens: Sequence[int]) -> int:
         if text(0, count) + text(count, len(tokens)) == everything:
             return count
     return 1
+
+
+def special_places(tokenizer: Any, tokens: Sequence[int], sizes: Sequence[int] | None = None) -> list[int]:
+    """The places of special tokens among tokens, or among their pieces of these sizes.
+
+    The token of unknown words is a word, unless it is also the one that begins or ends a text.
+    """
+    frame = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    special = set(tokenizer.all_special_ids) - ({tokenizer.unk_token_id} - frame)
+    sizes = [1] * len(tokens) if sizes is None else sizes
+    firsts = [0, *accumulate(sizes)]
+    return [place for place, size in enumerate(sizes) if size == 1 and tokens[firsts[place]] in special]

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.markup import Html, tag, text
-from lutetia.relevance import pictures
+from lutetia.relevance import layer_pictures, pictures
 
 if TYPE_CHECKING:
     from lutetia.integrations.transformers.many_texts import TextClass, TextClasses, WordShare
+    from lutetia.integrations.transformers.similarity import SimilarityExplanation
 
 SOURCES = 3  # tokens named beside each token of an answer
 MOST_ROWS = 40  # tokens of an answer in a table
 MOST_TEXTS = 200  # on a page
+MOST_COLUMNS = 64  # tokens of a table on a page
 
 
 class Drawn:
@@ -93,3 +95,22 @@ def _skipped_html(found: TextClasses) -> Html | None:
         return None
     listed = ", ".join(f"{row + 1:,}" for row in list(found.skipped)[:MOST_TEXTS])
     return tag("p", f"Skipped, because there are no words in them: {listed}")
+
+
+def pairs_html(found: SimilarityExplanation) -> str:
+    """Two texts coloured by relevance, and the pairs of their tokens: the first text downwards, the second across."""
+    limit = max(float(each.abs().max()) for each in found.relevance)
+    strips = [
+        pictures.token_strip(pieces, relevance, caption, limit)
+        for pieces, relevance, caption in zip(found.pieces, found.relevance, (found.said(), ""), strict=True)
+    ]
+    return "".join(strips) + ("" if found.pairs is None else pairs_table(found.pieces, found.pairs))
+
+
+def pairs_table(pieces: Sequence[Sequence[str]], pairs: Tensor, limit: float | None = None) -> str:
+    """Pairs [S, T] of the pieces of two texts, as a table, or as a picture where that would be too large."""
+    caption = "The first text downwards, the second across: what each pair contributed."
+    if max(pairs.shape) > MOST_COLUMNS:
+        return pictures.heat_map_html(pairs, caption, limit)
+    rows = {f"{place} {piece}": row for place, (piece, row) in enumerate(zip(pieces[0], pairs, strict=True), 1)}
+    return layer_pictures.layer_strips(pieces[1], rows, caption, limit)

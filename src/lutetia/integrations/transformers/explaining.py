@@ -175,9 +175,9 @@ def attribute_score(model: Any, inputs: Mapping[str, Any], score: Score, rules: 
     return _attributed(model, inputs, score, rules, dims, options, each=False)[0]
 
 
-def attribute_scores(model: Any, inputs: Mapping[str, Any], scores: Score, rules: Rules) -> Sequence[Found]:
-    """Relevance of each of several scores of tokens [N], in one walk."""
-    return _attributed(model, inputs, scores, rules, 3, {}, each=True)
+def attribute_scores(model: Any, inputs: Mapping[str, Any], scores: Score, rules: Rules, dims: int = 3) -> Sequence[Found]:
+    """Relevance of each of several scores [N], in one walk."""
+    return _attributed(model, inputs, scores, rules, dims, {}, each=True)
 
 
 def _attributed(

@@ -20,8 +20,10 @@ from lutetia.integrations.transformers import falcon
 from lutetia.integrations.transformers.attention import NAME, register_attention
 from lutetia.integrations.transformers.checks import NAMED, check_folder
 from lutetia.integrations.transformers.models import register_models
+from lutetia.integrations.transformers.pooling import MODULES
 
 NEXT_TOKEN, MASKED_TOKEN, ANSWER, TEXT_CLASS, IMAGE_CLASS = "next token", "masked token", "answer", "text class", "image class"
+EMBEDDING = "embedding"
 TASKS = {  # by the end of the name of an architecture: what such a model gives, and the class of transformers that loads it
     "ForCausalLM": (NEXT_TOKEN, "AutoModelForCausalLM"),
     "LMHeadModel": (NEXT_TOKEN, "AutoModelForCausalLM"),
@@ -30,6 +32,8 @@ TASKS = {  # by the end of the name of an architecture: what such a model gives,
     "MTModel": (ANSWER, "AutoModelForSeq2SeqLM"),
     "ForSequenceClassification": (TEXT_CLASS, "AutoModelForSequenceClassification"),
     "ForImageClassification": (IMAGE_CLASS, "AutoModelForImageClassification"),
+    "EncoderModel": (EMBEDDING, "AutoModelForTextEncoding"),
+    "Model": (EMBEDDING, "AutoModel"),
 }
 
 
@@ -58,7 +62,7 @@ def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: tor
 
 
 def load_model(folder: str | Path) -> LoadedModel:
-    """A language model, or a classifier of texts or images, in float32: what its config says it is."""
+    """A language model, a classifier of texts or images, or an encoder of texts, in float32: what its config says it is."""
     register_attention()
     register_models()
     folder = check_folder(folder)
@@ -76,11 +80,13 @@ def _task_of(folder: Path, options: dict[str, Any]) -> tuple[str, str]:
     except Exception as error:
         raise _unreadable(folder, error) from error
     named = config.architectures[0] if config.architectures else "ForCausalLM"
+    named = "Model" if (folder / MODULES).is_file() else named  # of sentence-transformers: an encoder, whatever it was before
     task, loader = next((found for end, found in TASKS.items() if str(named).endswith(end)), ("", ""))
-    if not task or (task == ANSWER and not config.is_encoder_decoder):
+    both = config.is_encoder_decoder
+    if not task or (task == ANSWER and not both) or (loader == "AutoModel" and both):
         raise DataError(
-            f"{folder} holds a {named}, expected a language model, a masked or a sequence-to-sequence one, or a classifier of "
-            "texts or images; in Python, lutetia.relevance.attribute explains any model"
+            f"{folder} holds a {named}, expected a language model, a masked or a sequence-to-sequence one, a classifier of texts "
+            "or images, or an encoder of texts; in Python, lutetia.relevance.attribute explains any model"
         )
     return task, loader
 
@@ -110,8 +116,9 @@ def _read(folder: Path, loader: str, options: dict[str, Any], **how: Any) -> tup
                 how["use_safetensors"] = True
             read = reader.from_pretrained(folder, **options)
             model, told = _loaded(getattr(transformers, loader), folder, {**options, **how})
-        if told["missing_keys"]:  # transformers would draw them
-            raise DataError(f"its files lack {min(told['missing_keys'])}, which its config asks for")
+        missing = {name for name in told["missing_keys"] if loader != "AutoModel" or not name.startswith("pooler.")}
+        if missing:  # transformers would draw them; a pooler is no part of the states of tokens
+            raise DataError(f"its files lack {min(missing)}, which its config asks for")
     except Exception as error:  # transformers, tokenizers and safetensors raise nearly anything for a damaged file
         raise _unreadable(folder, error) from error
     return model.eval(), read
