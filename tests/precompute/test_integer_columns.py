@@ -101,6 +101,13 @@ def test_c_answers_rows_as_the_model_does(target: str, tmp_path: Path) -> None:
         done = run(data.read_text("utf-8-sig").split("\n")[0] + "\n" + line + "\n")
         assert (done.returncode, done.stderr.strip()) == (1, message)
     assert run("a,b\n1,2\n").stderr.strip() == "line 1: the first line has no column Größe (mm)"
+    # Spaces of any kind around a cell, or before a unit, are those that Python strips.
+    head, spaces = data.read_text("utf-8-sig").split("\n")[0], "\u00a0\u2003\u3000\x85\x1f"
+    plain = run(f"{head}\n9,2,rot,1,5 kg,gut\n,2,,1,5 kg,gut\n")
+    spaced = run(
+        f"{head}\n{spaces}9,2{spaces},\u1680rot{spaces},1,5\u00a0kg,gut\n\u202f,2,{spaces},1,5\u2009kg,gut\n{spaces},,,,,\n"
+    )
+    assert (spaced.stderr, spaced.stdout) == ("", plain.stdout)
 
 
 @pytest.mark.parametrize("estimator", [LUTClassifier(n_tables=8, random_state=0), GateClassifier(n_tables=40, random_state=0)])

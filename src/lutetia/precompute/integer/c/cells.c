@@ -105,14 +105,14 @@ static double number_of(const char *cell)
     if (*cell == '-' || *cell == '+')
         cell++;
     euro = skip(&cell, EURO) || !(skip(&cell, "$") || skip(&cell, POUND));
-    cell += is_space(*cell);
+    cell += space_at(cell, (long)strlen(cell));
     n = strspn(cell, "0123456789.,");
     if (n >= sizeof digits)
         return NAN;
     memcpy(digits, cell, n);
     digits[n] = 0;
     cell += n;
-    cell += is_space(*cell);
+    cell += space_at(cell, (long)strlen(cell));
     if (*cell && !skip(&cell, "%"))
         skip(&cell, EURO);
     if (*cell || !(without_groups(digits, ',', '.', plain) || (euro && without_groups(digits, '.', ',', plain))))
@@ -127,7 +127,7 @@ static double measured_of(const char *cell, const char *unit)
     size_t n = strlen(cell), m = strlen(unit);
     if (m && n > m && !strcmp(cell + n - m, unit)) {
         n -= m;
-        n -= n > 0 && is_space(cell[n - 1]);
+        n -= (size_t)space_before(cell + n, (long)n);
         if (n > 0 && n < sizeof number && strspn(cell, "0123456789.,+-eE") >= n && is_digit(cell[n - 1])) {
             memcpy(number, cell, n);
             number[n] = 0;

@@ -42,6 +42,36 @@ static int is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
+/* Spaces besides those of is_space, in UTF-8: a no-break space may stand around a cell, or before a unit. */
+static const char *const SPACES[] = {
+    "\034", "\035", "\036", "\037", "\302\205", "\302\240", "\341\232\200", "\342\200\200", "\342\200\201",
+    "\342\200\202", "\342\200\203", "\342\200\204", "\342\200\205", "\342\200\206", "\342\200\207", "\342\200\210",
+    "\342\200\211", "\342\200\212", "\342\200\250", "\342\200\251", "\342\200\257", "\342\201\237", "\343\200\200"};
+
+/* The bytes of the space that a text begins with, of so many bytes; 0 where it begins with none. */
+static long space_at(const char *at, long length)
+{
+    size_t i;
+    if (length > 0 && is_space(*at))
+        return 1;
+    for (i = 0; i < sizeof SPACES / sizeof *SPACES && length > 0 && (*at & 0x80 || *at < ' '); i++) {
+        long n = (long)strlen(SPACES[i]);
+        if (n <= length && !memcmp(at, SPACES[i], (size_t)n))
+            return n;
+    }
+    return 0;
+}
+
+/* The bytes of the space that a text of so many bytes ends with; 0 where it ends with none. */
+static long space_before(const char *end, long length)
+{
+    long n;
+    for (n = 1; n <= 3 && n <= length; n++)
+        if (space_at(end - n, n) == n)
+            return n;
+    return 0;
+}
+
 static int next_byte(void)
 {
     return first_at < first_length ? (unsigned char)first[first_at++] : getchar();
@@ -65,10 +95,11 @@ static int next_character(void)
 /* Ends a cell that begins and ends at these places of the text, without the spaces around it: where the next one begins. */
 static long end_cell(int number, long begin, long end)
 {
-    while (end > begin && is_space(text[end - 1]))
-        end--;
-    while (begin < end && is_space(text[begin]))
-        begin++;
+    long n;
+    while ((n = space_before(text + end, end - begin)) > 0)
+        end -= n;
+    while ((n = space_at(text + begin, end - begin)) > 0)
+        begin += n;
     text[end] = 0;
     cells[number] = text + begin;
     return end + 1;
