@@ -7,6 +7,7 @@ each other, all edges of both.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
         values = known.get("categories", {}).get(str(number))
         categories.append("0" if values is None else f"CATEGORIES{number}")
         lists += "" if values is None else f"static const char *const {categories[-1]}[] = {{{strings(values)}, 0}};\n"
-    words = [*sorted(MISSING_WORDS), *(word.lower() for word in known.get("missing", ()))]
+    words = words_for_no_value(known)
     about = title("A row of data as inputs of the program.").replace("no floating point", "floating point in comparisons only")
     codes = "".join(array(name, values) for name, values in parts.items() if name != "EDGE")
     orders = [known.get("dates", {}).get(str(number), {}).get("order") for number in range(n)]
@@ -122,6 +123,11 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     header = HEADER.format(title=about, sizes=sizes, values="VALUES" if texts else "COLUMNS", more=told, unit=unit)
     rows = "".join(map(source, ("reading.c", "cells.c", *(["date_cells.c"] if dates else []), "rows.c")))
     return {"columns.h": header, "columns.c": program, "rows.c": rows}
+
+
+def words_for_no_value(metadata: Mapping[str, Any]) -> list[str]:
+    """The words that stand for no value, in small letters."""
+    return [*sorted(MISSING_WORDS), *(word.lower() for word in metadata.get("missing", ()))]
 
 
 def _unit(model: IntegerClassifier) -> str:

@@ -63,7 +63,7 @@ function addText(column) {
   const { name, inputs, text } = column, id = `input${inputs[0]}`;
   text.order = new Map(text.grams.map((gram, number) => [gram, number]));
   const field = html("textarea", { id, rows: 5 }), marked = html("p", { className: "marked", id: `marked${inputs[0]}` });
-  const wordsIn = (typed) => (typed.trim() ? wordsOf(typed) : null);
+  const wordsIn = (typed) => (model.missing.includes(typed.trim().toLowerCase()) ? null : wordsOf(typed));
   const tell = (words) => textCodes(column, words).forEach((code, number) => (x[inputs[number]] = code));
   let timer = 0;
 
