@@ -52,6 +52,8 @@ def test_gates_have_dates_of_which_some_are_missing() -> None:
     assert model.model_.config.parts == ("", "month", "day", "weekday", "")
     assert (model.model_.encoding.codes(model._matrix(frame))[:4, 3] == 0).all()
     assert len(model.predict(frame)) == 70
+    nowhere = pandas.DataFrame({"day": [np.nan], "other": 0.0})  # numbers, as pandas makes it of a file without dates
+    np.testing.assert_array_equal(model.predict_proba(nowhere), model.predict_proba(frame[3:4]))
 
 
 def test_what_changed_its_type_is_refused() -> None:

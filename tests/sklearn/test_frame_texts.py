@@ -65,6 +65,29 @@ def test_polars_and_arrays_give_the_same(frame: pandas.DataFrame) -> None:
         listed.predict(np.zeros((2, 2)))
 
 
+def test_rows_without_any_text_are_predicted(frame: pandas.DataFrame) -> None:
+    x, y = frame[["text", "price"]], frame["y"]
+    model = LUTClassifier(**SMALL).fit(x, y)
+    wanted = model.predict_proba(x[::40])
+    nowhere = x[::40].assign(text=np.nan)  # numbers, as pandas makes it of a file without texts
+    assert nowhere["text"].dtype == float
+    np.testing.assert_array_equal(model.predict_proba(nowhere), wanted)
+    empty = polars.DataFrame({"text": [None] * 10, "price": x["price"][::40].to_numpy()})
+    np.testing.assert_array_equal(model.predict_proba(empty), wanted)
+    named = model.explain(x[:1].assign(text="n/a"))  # no text, so there are no words to mark
+    assert named.texts == [[]]
+    with pytest.raises(ValueError, match="expected texts"):
+        model.predict(x[::40].assign(text=1.0))
+
+
+def test_a_long_name_of_a_column_is_kept(frame: pandas.DataFrame, tmp_path: Path) -> None:
+    name = "text" * 250  # with its words it is too long for the name of an input
+    x, y = frame[["text", "price"]].rename(columns={"text": name}), frame["y"]
+    model = LUTClassifier(**SMALL).fit(x, y)
+    model.save(tmp_path / "m")
+    assert LUTClassifier.load(tmp_path / "m").feature_names_in_.tolist() == [name, "price"]
+
+
 def test_text_features_lists_columns_or_none(frame: pandas.DataFrame) -> None:
     x, y = frame[["text", "shop", "price"]], frame["y"]
     assert LUTClassifier(**SMALL, text_features=["text"]).fit(x, y).texts_ == [0]

@@ -18,7 +18,7 @@ from lutetia.models import Grams, Tabular, data_columns, in_run, load, read_conf
 from lutetia.sklearn.columns import check_names, find_categories, find_dates, find_texts, is_frame, texts_of, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
-from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores, read_texts
+from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores, as_texts, read_texts
 
 if TYPE_CHECKING:
     from lutetia.precompute import Build
@@ -231,7 +231,7 @@ class TabularEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         matrix = self._matrix(X)
         number = None if target is None else self._class_number(target)
-        texts = {self.names()[each]: texts_of(X, each) for each in self.texts_}
+        texts = {self.names()[each]: as_texts(texts_of(X, each)) for each in self.texts_}
         others = None if background is None else self._matrix(background)
         return explain_rows(self.model_, matrix, number, rule, texts, others)
 

@@ -86,9 +86,14 @@ def _looks_like_text(values: Array) -> bool:
 def texts_of(x: Any, number: int) -> list[str | None]:
     """The texts of a column, None for those that are missing."""
     values = column_of(x, number)
-    if values.dtype.kind not in "OUT":
+    if values.dtype.kind not in "OUT" and not _is_empty(values):
         raise ValueError(f"column {number} holds {values.dtype}, expected texts as in the training data")
     return [None if is_missing(value) else str(value) for value in values]
+
+
+def _is_empty(values: Array) -> bool:
+    """Whether a column holds no value: a frame then has numbers in it, whatever it would hold."""
+    return all(map(is_missing, values))
 
 
 def _holds_dates(x: Any, number: int) -> bool:
@@ -104,7 +109,7 @@ def _dated(values: Array, order: str, name: str) -> Array:
     if values.dtype.kind == "M":
         ticks = values.astype("datetime64[us]").astype(np.int64)
         return np.where(np.isnat(values), np.nan, ticks // 1_000_000 + ticks % 1_000_000 / 1_000_000)
-    if values.dtype.kind not in "OUST":
+    if values.dtype.kind not in "OUST" and not _is_empty(values):
         raise ValueError(f"column {name!r} holds {values.dtype}, expected dates as in the training data")
     try:
         return date_numbers([None if is_missing(value) else value for value in values], order, f"X, column {name!r}")

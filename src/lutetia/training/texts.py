@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lutetia.errors import DataError
-from lutetia.models import Encoding, Grams, Tally, TextColumn, find_grams, gram_text, text_columns, text_inputs
+from lutetia.models import LONGEST_NAME, Encoding, Grams, Tally, TextColumn, find_grams, gram_text, text_columns, text_inputs
 from lutetia.training.columns import MOST_CATEGORIES, MOST_CLASSES, is_missing, text_of
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def describe_texts(known: Mapping[str, Any], made: Mapping[str, Any]) -> dict[st
     n_plain = min(each.first for each in texts)
     features = [*known.get("features", (f"x{number}" for number in range(n_plain)))]
     titles = {number: name for each in texts for number, name in each.titles(known.get("classes", ())).items()}
-    told = {"features": features + [titles[number] for number in sorted(titles)], "texts": made["texts"]}
+    told = {"features": features + [titles[number][:LONGEST_NAME] for number in sorted(titles)], "texts": made["texts"]}
     return {**known, **told, **{key: [*known[key], *made[key]] for key in ("input_low", "input_high")}}
 
 
