@@ -130,12 +130,12 @@ def test_c_reads_files_with_semicolons_and_columns_without_a_name(tmp_path: Path
     random = np.random.default_rng(2)
     x = random.normal(size=(120, 2)).round(3)
     rows = [f"{a};{b};{'ja' if a > b else 'nein'}".replace(".", ",") for a, b in x]
-    (tmp_path / "d.csv").write_text(";b;gut\n" + "\n".join(rows) + "\n")
+    (tmp_path / "d.csv").write_text('\n"a ""b""\n(1, 2, 3)";;gut\n' + "\n".join(rows) + "\n")
     config = make_table_config({**guess_config(tmp_path / "d.csv", None, None)[0].to_dict(), "fit": {"n_tables": 9}}, "x")
     train_table(config, Path(), tmp_path / "fitted")
     model = integer_model(load(tmp_path / "fitted"))
     table = open_table(config, Path())[0]
-    assert table.features == ["column 0", "b"]
+    assert table.features == ['a "b"\n(1, 2, 3)', "column 1"]
     run = compiled(model, tmp_path)
     with (tmp_path / "d.csv").open("rb") as file:
         done = subprocess.run([tmp_path / "run"], stdin=file, capture_output=True, text=True, timeout=60)

@@ -41,6 +41,12 @@ def test_other_delimiters_and_a_class_in_front(delimiter: str, label: str | int,
     assert (classes.tolist(), names, columns) == ([0, 1], ["rose", "tulip"], ["a", "b"])
 
 
+def test_delimiters_are_counted_in_the_whole_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('\n "price, with ""tax""\n(EUR)";long;kind\n1;2;rose\n3;4;tulip\n')
+    assert read_csv(path).features == ['price, with "tax"\n(EUR)', "long"]
+
+
 def test_a_class_in_front_without_names(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("rose,1,2\ntulip,3,4\n")

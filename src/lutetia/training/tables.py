@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ class LabelledRows(NamedTuple):
 def read_cells(path: Path, label: str | int | None = None) -> Cells:
     """Read a CSV file; a first row that holds `label`, or words where the next row has numbers, names the columns."""
     text = io.StringIO(_decoded(path), newline="")  # lines end at \n, \r or both, and at nothing else that splitlines() takes
-    delimiter = _delimiter(next((line for line in text if line.strip()), ""))
+    delimiter = max(DELIMITERS, key=lambda each: _count_cells(text, each))  # a comma in a tie
     text.seek(0)
     reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True)  # a space before a quote is not part of the cell
     try:
@@ -100,15 +101,13 @@ def _with_points(rows: list[list[str]]) -> list[list[str]]:
     return [[f"{match[1]}.{match[2]}" if (match := DECIMAL_COMMA.fullmatch(cell)) else cell for cell in row] for row in rows]
 
 
-def _delimiter(line: str) -> str:
-    """The delimiter that splits the first line into the most cells; a comma in a tie."""
-    return max(DELIMITERS, key=lambda each: _count_cells(line, each))
-
-
-def _count_cells(line: str, delimiter: str) -> int:
-    """How many cells a delimiter makes of a line; 0 where one would be longer than a cell may be."""
+def _count_cells(text: io.StringIO, delimiter: str) -> int:
+    """How many cells a delimiter makes of the first row, whose names may have several lines; 0 where one would be longer than a
+    cell may be."""
+    text.seek(0)
+    lines = dropwhile(lambda line: not line.strip(), text)
     try:
-        return len(next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), []))
+        return len(next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), []))
     except csv.Error:
         return 0
 

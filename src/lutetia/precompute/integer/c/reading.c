@@ -10,7 +10,8 @@
 #define MOST_CELLS 20000
 #define SHOWN 40 /* bytes of a cell in a message */
 
-static char first[LONGEST]; /* the file up to the first line that holds anything, which says what stands between the cells */
+static const char MARKS[] = {',', ';', '\t', '|'}; /* that may stand between cells */
+static char first[LONGEST]; /* the file up to the first row that holds anything, which says which of them does */
 static long first_line = 0, first_length = 0, first_at = 0;
 static char text[LONGEST]; /* the cells of a row, each ended by 0 */
 static char *cells[MOST_CELLS];
@@ -155,25 +156,35 @@ static int read_filled(void)
     return 0;
 }
 
-/* Reads the file up to the end of the first line that holds anything, without a byte order mark. */
+/* Reads the file up to the end of the first row that holds anything, without a byte order mark. */
 static void read_first(void)
 {
-    int c, is_filled = 0, is_end = 0;
+    int c, is_filled = 0, is_end = 0, is_begin = 1, quoted = 0, closed = 0;
     first_line = first_length = first_at = line_ends = 0;
     while (!is_end && first_length < LONGEST && (c = getchar()) != EOF) {
         first[first_length++] = (char)c;
-        if (first_length == 3 && !memcmp(first, "\357\273\277", 3))
+        if (first_length == 3 && !memcmp(first, "\357\273\277", 3)) {
             first_length = is_filled = 0;
-        else if (c != '\n' && c != '\r')
+            is_begin = 1;
+        } else if (c == '"' && (quoted || is_begin || closed)) { /* one after another one stands for itself */
+            closed = quoted;
+            quoted = !quoted;
+            is_begin = 0;
+            is_filled = 1;
+        } else if (quoted || (c != '\n' && c != '\r')) {
             is_filled |= !is_space((char)c);
-        else if (is_filled)
+            is_begin = memchr(MARKS, c, sizeof MARKS) || (is_begin && c == ' ');
+            closed = 0;
+        } else if (is_filled) {
             is_end = 1;
-        else
+        } else {
             first_line = first_length;
+            is_begin = 1;
+        }
     }
 }
 
-/* How many cells a mark makes of the first line. */
+/* How many cells a mark makes of the first row. */
 static int count_cells(char mark)
 {
     int count = 1, quoted = 0, is_begin = 1;
@@ -183,6 +194,8 @@ static int count_cells(char mark)
         if (quoted) {
             quoted = c != '"' || (i + 1 < first_length && first[i + 1] == '"');
             i += c == '"' && quoted;
+        } else if (c == '\n' || c == '\r') {
+            return count;
         } else if (c == '"' && is_begin) {
             quoted = 1;
             is_begin = 0;

@@ -57,11 +57,10 @@ static int read_row(void)
 /* Finds what stands between the cells. Where that is no comma, there may be commas in the numbers: if none has a point. */
 static void look_at_file(void)
 {
-    static const char marks[] = {',', ';', '\t', '|'};
     int i, count, has_points = 0;
     read_first();
-    for (i = 1; i < 4; i++)
-        delimiter = count_cells(marks[i]) > count_cells(delimiter) ? marks[i] : delimiter;
+    for (i = 1; i < (int)sizeof MARKS; i++)
+        delimiter = count_cells(MARKS[i]) > count_cells(delimiter) ? MARKS[i] : delimiter;
     if (delimiter == ',')
         return;
     while ((count = read_filled()) > 0)
