@@ -41,6 +41,15 @@ def test_other_delimiters_and_a_class_in_front(delimiter: str, label: str | int,
     assert (classes.tolist(), names, columns) == ([0, 1], ["rose", "tulip"], ["a", "b"])
 
 
+def test_a_quote_that_is_never_closed_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('a,b,kind\n1,"two\nlines",x\n\n2,"3,y\n' + "4,5,x\n" * 30_000)
+    with pytest.raises(
+        DataError, match=r"a\.csv, line 5: a cell of more than 131,072 characters, expected .* a quote that closes"
+    ):
+        read_cells(path)
+
+
 def test_delimiters_are_counted_in_the_whole_first_row(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('\n "price, with ""tax""\n(EUR)";long;kind\n1;2;rose\n3;4;tulip\n')

@@ -63,13 +63,18 @@ def read_cells(path: Path, label: str | int | None = None) -> Cells:
     delimiter = max(DELIMITERS, key=lambda each: _count_cells(text, each))  # a comma in a tie
     text.seek(0)
     reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True)  # a space before a quote is not part of the cell
+    lines, rows, read = [], [], 0
     try:
-        pairs = [(reader.line_num, cells) for row in reader if any(cells := list(map(str.strip, row)))]
+        for row in reader:
+            read = reader.line_num
+            if any(cells := list(map(str.strip, row))):
+                lines.append(read)
+                rows.append(cells)
     except csv.Error as error:
-        raise DataError(f"{path} is not a CSV file: {error}") from error
-    if not pairs:
+        found = f"a cell of more than {csv.field_size_limit():,} characters, expected a shorter one"
+        raise DataError(f"{path}, line {read + 1}: {found}, or a quote that closes it") from error
+    if not rows:
         raise DataError(f"{path} is empty, expected rows of numbers and a class")
-    lines, rows = [line for line, _ in pairs], [row for _, row in pairs]
     if delimiter != ",":
         rows = _with_points(rows)
     header = rows.pop(0) if label in rows[0] or _has_names(rows) else None
