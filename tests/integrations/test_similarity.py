@@ -204,7 +204,7 @@ def test_a_folder_says_how_states_are_pooled(folders: Path, tmp_path: Path) -> N
     ):
         with pytest.raises(DataError, match=reason):
             pooling_of(pooled(tmp_path, told, *more))
-    for text in ("{}", "[3]", '[{"type": "x.Pooling", "path": "../1_x"}]', "["):
+    for text in ("{}", "[3]", '[{"type": "x.Pooling", "path": "../1_x"}]', '[{"type": "x.Pooling", "path": ".."}]', "["):
         (tmp_path / "modules.json").write_text(text)
         with pytest.raises(DataError, match=r"modules\.json"):
             pooling_of(tmp_path)

@@ -70,7 +70,7 @@ def pooling_of(folder: Path) -> str:
 
 def _named(folder: Path, within: str) -> str:
     """The pooling that a folder within the folder describes."""
-    if within != Path(within).name:
+    if within != Path(within).name or within == "..":
         raise DataError(f"{folder / MODULES} names the folder {within!r}, expected one inside of its own")
     path = folder / within / "config.json"
     told = read_json(path, "how states are pooled")
