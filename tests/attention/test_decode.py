@@ -347,6 +347,10 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
         ({"prefix": 151}, "prefix is 151, expected a number from 0 to 150"),
         ({"prefix": 2.0}, "prefix is 2.0, expected a whole number"),
         ({"prefix": 38}, "seq_lens has 37 in row 1, expected 0, or 38 or more for the prefix to be seen"),
+        (
+            {"prefix": 37, "tree": torch.zeros(1, 1, dtype=torch.bool)},
+            "seq_lens has 37 in row 1, expected 0, or 38 or more for the prefix to be seen",
+        ),
         ({"prefix": 9, "batch_invariant": True}, "prefix and batch_invariant are both given, expected one of them"),
         ({"prefix": 9, "window": 5}, "prefix and window are both given, expected one of them"),
         ({"prefix": 9, "starts": torch.tensor([1, 2])}, "prefix and starts are both given"),

@@ -182,6 +182,20 @@ def test_forks_know_what_they_share() -> None:
     torch.testing.assert_close(found, decode_attention(q, cache.k, cache.v, **given))
 
 
+def test_a_beam_alone_shares_nothing_with_its_new_tokens() -> None:
+    cache = PagedKVCache(20, 4, 2, 8)
+    beam = [cache.allocate()]
+    cache.append(beam, torch.randn(1, 2, 11, 8), torch.randn(1, 2, 11, 8))
+    assert [cache.prefix(beam, new=new) for new in (0, 3, 11, 12)] == [11, 8, 0, 0]
+    q = torch.randn(1, 4, 3, 8)
+    tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
+    given = {"seq_lens": cache.lengths(beam), "page_table": cache.page_table(beam), "tree": tree}
+    found = decode_attention(q, cache.k, cache.v, **given, prefix=cache.prefix(beam, new=3))
+    torch.testing.assert_close(found, decode_attention(q, cache.k, cache.v, **given))
+    with pytest.raises(ArgumentError, match="new is -1"):
+        cache.prefix(beam, new=-1)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     cache = PagedKVCache(2, 2, 1, 1)
     one = cache.allocate()

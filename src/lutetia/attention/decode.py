@@ -49,8 +49,8 @@ def decode_attention(
     rotates elements i and i + r of each query, and of k_new before it is written, by the angles of its position. A `tree`, bool
     [s_active, s_active] or one for each row, says which new tokens each of at most 64 sees, instead of itself and earlier ones.
 
-    `prefix` n promises that all rows begin with the same n positions, or are empty. They are read once, from row 0, for the whole
-    batch.
+    `prefix` n promises that all rows begin with the same n positions, which all queries see, or are empty. They are read once,
+    from row 0, for the whole batch.
 
     A row that sees nothing gives 0 and -inf. Slots past a row's length are never used, even if they hold NaN. With a window of at
     most S_max - s_active + 1 a cache without pages is a ring: position p is in slot p mod S_max, and seq_lens may exceed S_max.

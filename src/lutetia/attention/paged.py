@@ -145,12 +145,16 @@ class PagedKVCache:
         padded = [row + [-1] * (widest - len(row)) for row in pages]
         return torch.tensor(padded, dtype=torch.int32, device=self.k.device).reshape(len(pages), widest)
 
-    def prefix(self, sequences: Sequence[int]) -> int:
-        """How many tokens at their start n sequences have in shared pages: `prefix` of `decode_attention`."""
+    def prefix(self, sequences: Sequence[int], new: int = 0) -> int:
+        """How many tokens at their start n sequences have in shared pages: `prefix` of `decode_attention`.
+
+        The last `new` tokens of each, those of several queries, do not count: of one sequence alone they would.
+        """
+        check_int("new", new, 0)
         rows = [self._get(sequence) for sequence in sequences]
         numbers = zip(*(row.pages for row in rows), strict=False)
         pages = len(list(itertools.takewhile(lambda page: len(set(page)) == 1, numbers)))
-        return min([pages * self.page_len, *(row.length for row in rows)]) if rows else 0
+        return min([pages * self.page_len, *(max(0, row.length - new) for row in rows)]) if rows else 0
 
     # ---- pages -------------------------------------------------------------------------------------------------------
 
