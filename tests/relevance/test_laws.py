@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lutetia import relevance
+from lutetia.errors import ArgumentError
 from lutetia.relevance import AlphaBeta, Epsilon, Flat, Gamma, Rules, WSquare, ZPlus, presets
 from lutetia.relevance.rules import attention
 from relevance.residual import data, net, tensor
@@ -355,3 +356,13 @@ def test_absorbed_shares_by_module() -> None:
     }  # fmt: skip
     assert sum(shares.values()) == pytest.approx(float(r.seed.sum() - r[x].sum()))
     assert list(map(abs, shares.values())) == sorted(map(abs, shares.values()), reverse=True)
+
+
+def test_a_model_made_in_inference_mode_is_refused_as_it_was() -> None:
+    frozen = torch.nn.Linear(3, 3).requires_grad_(False)
+    with torch.inference_mode():
+        made = torch.nn.Linear(3, 2)
+    model = torch.nn.Sequential(frozen, made)
+    with pytest.raises(ArgumentError, match="1.weight was made in inference mode, expected"):
+        relevance.attribute(model, torch.randn(2, 3))
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from lutetia.errors import fail
+from lutetia.errors import ArgumentError, fail
 
 
 class StandIns:
@@ -77,9 +77,12 @@ def named_modules(model: nn.Module) -> dict[str, nn.Module]:
 @contextmanager
 def as_found(model: nn.Module) -> Iterator[None]:
     """Put back what a forward pass may change: RNG state and buffers. Frozen parameters take part while it runs."""
-    modules = list(named_modules(model).values())
-    parameters = [parameter for module in modules for parameter in module._parameters.values() if parameter is not None]
-    training = any([module.training for module in modules])
+    modules = named_modules(model)
+    parameters = [parameter for module in modules.values() for parameter in module._parameters.values() if parameter is not None]
+    if any([parameter.is_inference() for parameter in parameters]):
+        name = next(name for name, parameter in model.named_parameters() if parameter.is_inference())
+        raise ArgumentError(f"{name} was made in inference mode, expected parameters made outside of it, which autograd can keep")
+    training = any([module.training for module in modules.values()])
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if training else []
     devices = sorted({parameter.device.index for parameter in parameters if parameter.is_cuda})
     try:
