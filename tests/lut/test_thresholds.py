@@ -189,3 +189,10 @@ def test_a_threshold_that_became_nan_is_noticed() -> None:
     thresholds[1] = float("nan")
     with pytest.raises(ArgumentError, match="threshold 1 is nan"):
         lut(x, weight, anchors, thresholds)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_no_thresholds_at_all(backend: str) -> None:
+    """As `LUT(..., anchors="mixed")` draws for a layer of one anchor."""
+    case = make_case("fc", (3, 4, 2, 2, 1), DTYPES[backend])
+    check(case, case.x.new_empty(0), backend)

@@ -40,7 +40,7 @@ def anchor_deltas(x: Tensor, comparisons: Comparisons) -> Tensor:
     anchors, thresholds = comparisons
     x, n_inputs = x.to(sum_dtype(x)), x.shape[-1]
     a, b = anchors.long().unbind(-1)
-    if thresholds is None:
+    if thresholds is None or not len(thresholds):
         return x[..., a] - x[..., b]
     other = torch.where(b < n_inputs, x[..., b.clamp(max=n_inputs - 1)], thresholds.to(x.dtype)[(b - n_inputs).clamp(min=0)])
     return x[..., a] - other
