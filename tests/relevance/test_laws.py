@@ -363,6 +363,6 @@ def test_a_model_made_in_inference_mode_is_refused_as_it_was() -> None:
     with torch.inference_mode():
         made = torch.nn.Linear(3, 2)
     model = torch.nn.Sequential(frozen, made)
-    with pytest.raises(ArgumentError, match="1.weight was made in inference mode, expected"):
+    with pytest.raises(ArgumentError, match=r"1\.weight was made in inference mode, expected"):
         relevance.attribute(model, torch.randn(2, 3))
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
