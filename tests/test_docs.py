@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import pkgutil
 import re
 import unicodedata
 from pathlib import Path
@@ -141,6 +142,22 @@ def test_the_api_pages_of_a_part_list_what_is_public(module: str) -> None:
     if module == "lutetia.precompute":
         described |= {name.rpartition(".")[2] for name in anchors(DOCS / "api" / "precompute-stream.md")}  # under their room
     assert set(importlib.import_module(module).__all__) <= described
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("api/*.md")), ids=lambda path: path.stem)
+def test_what_an_api_page_names_exists(page: Path) -> None:
+    """A name that is not there leaves no trace on the page that is made of it."""
+    listed = {name for name in anchors(page) if name.startswith("lutetia.")}
+    named = {name for name in listed if ".Kernels." not in name}  # those are made from NAMES
+    assert {name for name in named if not exists(name)} == set()
+
+
+def exists(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_every_kernel_is_on_the_api_page_and_named_where_it_is_explained() -> None:
