@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("tables")
     wine = load_wine(as_frame=True)
     names = np.array(["Barolo", "Grignolino", "Barbera"])
-    rooms = np.array(["cellar", "attic"])[np.arange(178) % 2]
+    rooms = np.where((wine.target == 2) ^ (np.arange(178) % 7 == 3), "attic", "cellar")  # which tells something of the cultivar
     wine.data.assign(room=rooms, cultivar=names[wine.target]).to_csv(place / "wine.csv", index=False)
     load_diabetes(as_frame=True, scaled=False).frame.to_csv(place / "diabetes.csv", index=False)
     digits = load_digits()
@@ -540,3 +540,28 @@ def test_what_cannot_be_is_said_before_anything_is_written(folder: Path, wine_ru
     for option in (["--device", "cuda"], ["--data", folder], ["--resume"]):
         assert f"{option[0]} " in error(capsys, "train", folder / "wine.csv", "--out", out, *option)
     assert not out.exists()
+
+
+def test_files_that_lack_rows_or_columns_of_the_model(wine_run: Path, folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    frame, file = pandas.read_csv(folder / "wine.csv"), tmp_path / "new.csv"
+    frame[:0].to_csv(file, index=False)
+    for command in ("predict", "explain"):
+        assert f"{file} has 0 rows of values" in error(capsys, command, wine_run, file)
+    assert "no rows below them" in error(capsys, "evaluate", wine_run, file)
+    frame.rename(columns={"alcohol": "Alcohol"}).to_csv(file, index=False)
+    assert "no column 'alcohol', which the model was trained on: is it 'Alcohol'?" in error(capsys, "predict", wine_run, file)
+    answers = frame.assign(other=1).rename(columns={"cultivar": "grape"})
+    pytest.importorskip("pyarrow")
+    answers.to_csv(file, index=False)
+    answers.to_parquet(tmp_path / "new.parquet")
+    for path in (file, tmp_path / "new.parquet"):
+        lacking = "has no column 'cultivar', which the model predicts: --target names the column of answers"
+        assert lacking in error(capsys, "evaluate", wine_run, path)
+        expected = told(capsys, "evaluate", wine_run, folder / "wine.csv")["accuracy"]
+        assert told(capsys, "evaluate", wine_run, path, "--target", "grape")["accuracy"] == expected
+
+
+def test_info_shows_the_settings_that_say_something(wine_run: Path, capsys: Capture) -> None:
+    assert main(["info", str(wine_run)]) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("config")]
+    assert line == "config     n_tables 20, n_anchors 6, seed 0"

@@ -133,6 +133,7 @@ def boost(
         one = slice(table, table + 1)
         spread(threads, n, read_cells, codes, anchors[table], cells)
         goal.fill(cells, scores, residuals, settings.step, weight[table])
+        ignore_constant_answers(cells, weight[table])
         if signs is not None:
             held_by = goal.sums(cells, residuals, weight.shape[1])[1]
             make_monotone(weight[table], held_by, directions(anchors[table], signs))
@@ -171,6 +172,7 @@ def refit(
         spread(threads, n, read_cells, codes, anchors[table], cells)
         residuals = goal.residuals(scores)
         goal.fill(cells, scores, residuals, settings.step, step)
+        ignore_constant_answers(cells, step)
         if signs is not None:  # the rows are to be monotone, not the step
             step += weight[table]
             make_monotone(step, goal.sums(cells, residuals, len(step))[1], directions(anchors[table], signs))
@@ -178,6 +180,14 @@ def refit(
         weight[table] += step
         spread(threads, n, add_rows, step, cells, scores)
     return weight
+
+
+def ignore_constant_answers(cells: Array, rows: Array) -> None:
+    """Copy the rows [R, K] of a table that the addresses cells uint16 [n] have to those that differ in answers which all samples
+    share, such as that nothing is missing. Such an answer has decided nothing, and no reason should name it."""
+    set_in_all, set_in_one = (int(each.reduce(cells)) for each in (np.bitwise_and, np.bitwise_or))
+    varying = set_in_all ^ set_in_one
+    rows[:] = rows[np.arange(len(rows)) & varying | set_in_all]
 
 
 def _direction(n_outputs: int, random: np.random.Generator) -> Array:
