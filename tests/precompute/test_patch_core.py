@@ -20,6 +20,7 @@ from lutetia.errors import ArgumentError, JobError
 from lutetia.models import save
 from lutetia.precompute import EquivalenceError, PatchCore, integer_model, read_cells, run_yosys
 from lutetia.precompute.integer.patch_program import MOST_CHANNELS, Memory, block_rams
+from said import told
 from tools import require_module, require_tool
 
 Array = np.ndarray[Any, Any]
@@ -29,6 +30,11 @@ def core_of(kind: str, reuse: int = 1) -> tuple[PatchCore, Array]:
     """A core, and all images of its model with some at the thresholds of the detectors: [n, pixels]."""
     model, x = fit(kind)
     return integer_model(model).emit_images(reuse=reuse), np.concatenate([x.reshape(len(x), -1), at_thresholds(model, 40)])
+
+
+def test_info_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(fit("grey")[0], tmp_path / "model")
+    assert told(capsys, "info", tmp_path / "model")["build_targets"] == ["c", "verilog", "ecp5"]
 
 
 @pytest.mark.parametrize(("kind", "reuse"), [("colour", 1), ("grey", 4), ("number", 1), ("number", 6), ("missing", 1)])

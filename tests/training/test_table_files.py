@@ -252,7 +252,7 @@ def test_a_class_that_is_rare_is_among_the_rows_to_fit(csv_file: Path) -> None:
         ("a,b\n", "b", "column names and no rows below them"),
         ("a,b\n1,x\n2,x\n", "b", "one class"),
         ("a,b\n1,x\n2,y\n", "c", "no column 'c'"),
-        ("a\n1\n2\n", "a", "columns"),
+        ("a\n1\n2\n", "a", "one column"),
         ("a,a,b\n1,2,x\n3,4,y\n", "b", "two columns"),
         ("a:b\n1:x\n2:y\n", "b", "commas, semicolons, tabs or . between the cells"),
         ("a,b\n" + "".join(f"{n},name {n}\n" for n in range(21)), "b", "21 classes in 21 rows, such as 'name 0'"),

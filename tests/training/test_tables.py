@@ -86,7 +86,7 @@ def test_a_file_that_is_not_utf8_says_where(tmp_path: Path) -> None:
     ("text", "label", "message"),
     [
         ("", None, "is empty"),
-        ("a,b\n", None, "has 0 columns of values"),
+        ("a,b\n", None, "has column names and no rows below them, expected at least one"),
         ("1\n2\n", None, "has 1 columns of values, expected at least one feature and a class"),
         ("a,b\n1,2\n3\n", None, ", line 3: 1 columns, expected 2"),
         ("1,2\nx,2\n", None, ", line 2, column 0: 'x' is not a number; if this column holds the class, set data.label = 0"),

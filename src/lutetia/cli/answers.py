@@ -64,7 +64,10 @@ def evaluate(
         typer.Option("--split", help="train, valid or test; test by default.", autocompletion=values.complete_split),
     ] = None,
     label: Annotated[
-        str | None, typer.Option("--label", help="The column of classes of a .csv file: its name, or its number from 0.")
+        str | None,
+        typer.Option(
+            "--target", "--label", help="The column of answers: its name, or its number from 0; by default as in training."
+        ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, if it has moved.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the confusion matrix.")] = None,
@@ -78,7 +81,7 @@ def evaluate(
 
     lutetia evaluate runs/digits
 
-    lutetia evaluate runs/flowers flowers.csv --label species
+    lutetia evaluate runs/flowers flowers.csv --target species
     """
     from lutetia.cli.evaluate import EvaluateRequest
     from lutetia.cli.evaluate import evaluate as run_evaluate

@@ -33,6 +33,7 @@ from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config, text_columns
 from lutetia.training import (
+    UNNAMED_COLUMN,
     Config,
     Data,
     DataConfig,
@@ -139,7 +140,9 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     elif request.data is not None:
         label = _name_or_number(request.label)
         cells, target = read_cells(request.data, label), model.metadata.get("target")
-        column = label_column(cells, target if label is None and target in (cells.header or ()) else label)
+        if label is None and cells.header is not None:
+            label = _own_target(target, cells.header, cells.path)
+        column = label_column(cells, label)
         features = [each for each in feature_columns(model, cells) if each != column]
         x, columns = tabular_rows(model, cells, features).reshape(-1, *model.config.input_shape), columns_by_name(cells)
         where = f"{cells.path}, {cells.column_name(column)}"
@@ -228,8 +231,19 @@ def _table_rows(
             sizes = (" × ".join(map(str, each)) for each in (x.shape[1:], shape))
             raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
         return x, _targets(model, file.target or [], str(path)), {}, file.skipped
-    target = find_target(file, label if label is not None or len(file.columns) == 1 else model.metadata.get("target"))
+    if label is None:
+        label = _own_target(model.metadata.get("target"), list(file.columns), path)
+    target = find_target(file, label)
     return named_rows(model, file), _targets(model, file.columns[target], f"{path}, column {target!r}"), file.columns, ()
+
+
+def _own_target(target: str | None, names: Sequence[str], path: Path) -> str | None:
+    """The column of answers by the name that it had in training; None where it had none."""
+    if target is None or target.startswith(UNNAMED_COLUMN):
+        return None
+    if target not in names:
+        raise DataError(f"{path} has no column {target!r}, which the model predicts: --target names the column of answers")
+    return target
 
 
 def _targets(model: Tabular, values: Sequence[Any], where: str, lines: Sequence[int] | None = None) -> Array:

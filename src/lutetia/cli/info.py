@@ -19,6 +19,7 @@ from lutetia.models import (
     LUTTransformer,
     Model,
     Tabular,
+    TabularConfig,
     VotesClassifier,
     data_columns,
     in_run,
@@ -59,7 +60,7 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
 def _targets(model: Model[Any]) -> list[str]:
     """What `lutetia build` can make of a model that it can build."""
     if isinstance(model, Tabular) and model.patches is not None:
-        return ["c"]
+        return ["c", "verilog", "ecp5"]
     return [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS]
 
 
@@ -100,8 +101,7 @@ def _show(result: dict[str, Any]) -> None:
         lines["monotone"] = monotone_text(signs, metadata.get("classes") or [str(each) for each in range(config["n_classes"])])
     lines["layers"] = ", ".join(_layer(each) for each in config.get("layers", []))
     lines["reads"] = ", ".join(result["reads"])
-    skipped = ("input_shape", "n_classes", "layers", "loss", "quantile", "monotone")
-    lines["config"] = ", ".join(f"{key} {value}" for key, value in config.items() if key not in skipped)
+    lines["config"] = ", ".join(f"{key} {value}" for key, value in config.items() if _is_shown(key, value, result["class"]))
     targets = ", ".join(result["build_targets"])
     lines["build"] = f"can be built for --target {targets}" if targets else f"cannot be built: {result['why_not']}"
     for name, text in lines.items():
@@ -110,6 +110,16 @@ def _show(result: dict[str, Any]) -> None:
     for name, facts in result["files"].items():
         screen.print(f"{'file':<11}{name}, {facts['bytes']:,} bytes, sha256 {facts['sha256'][:16]}", soft_wrap=True)
     screen.print(f"{'':<11}all checksums agree with {MANIFEST}", soft_wrap=True)
+
+
+def _is_shown(key: str, value: Any, model: str) -> bool:
+    """Whether the line of settings has this one: those of other lines it leaves out, and of a model of columns also the sizes of
+    its encoding, and what is as always."""
+    if key in ("input_shape", "n_classes", "layers", "loss", "quantile", "monotone"):
+        return False
+    if model != "Tabular" or key in ("n_tables", "n_anchors"):
+        return True
+    return key not in ("n_encoded", "n_edges", "n_categories", "parts") and value != TabularConfig().to_dict().get(key)
 
 
 def predicted_text(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.naming import feature_names
 from lutetia.cli.show import one_line
 from lutetia.cli.values import UNKNOWN
-from lutetia.errors import DataError
+from lutetia.errors import DataError, nearest
 from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular, data_columns, load, text_columns, text_inputs
 from lutetia.training import (
@@ -140,10 +140,16 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
         if not lacking:
             return [header.index(name) for name in names]
         if len(lacking) < len(names):
-            raise DataError(f"{cells.path} has no column {lacking[0]!r}, which the model was trained on")
+            raise DataError(_lacking_text(cells.path, lacking[0], header))
     if cells.width not in (wanted, wanted + 1):
         raise DataError(f"{cells.path} has {cells.width} numbers in a row, expected {wanted} for this model")
     return list(range(wanted))
+
+
+def _lacking_text(path: Path, name: str, names: Sequence[str]) -> str:
+    """That a file has no column of a name that the model knows, and which of its names may be meant."""
+    near = nearest(name, names)
+    return f"{path} has no column {name!r}, which the model was trained on" + (f": is it {near!r}?" if near else "")
 
 
 def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
@@ -151,7 +157,7 @@ def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
     names = column_titles(model)
     lacking = [name for name in names or ["x0"] if name not in file.columns]
     if lacking:
-        raise DataError(f"{file.path} has no column {lacking[0]!r}, which the model was trained on")
+        raise DataError(_lacking_text(file.path, lacking[0], list(file.columns)))
     cells = [(file.columns[name], f"{file.path}, column {name!r}") for name in names]
     return _as_inputs(model, cells, file.lines)
 
@@ -277,9 +283,9 @@ def _cells(model: Classifier, path: Path) -> tuple[np.ndarray, dict[str, Sequenc
 def columns_by_name(cells: Cells) -> dict[str, Sequence[Any]]:
     """All columns of a CSV file, also those that share a name."""
     columns: dict[str, Sequence[Any]] = {}
-    for number, (name, values) in enumerate(
-        zip(column_names(cells.header or [""] * cells.width), zip(*cells.rows, strict=True), strict=True)
-    ):
+    names = column_names(cells.header or [""] * cells.width)
+    by_column = zip(*cells.rows, strict=True) if cells.rows else [()] * len(names)
+    for number, (name, values) in enumerate(zip(names, by_column, strict=True)):
         columns[name if name not in columns else f"{name} ({UNNAMED_COLUMN}{number})"] = values
     return columns
 

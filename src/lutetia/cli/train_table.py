@@ -16,13 +16,13 @@ import numpy as np
 from lutetia._shared.losses import NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.class_lines import class_lines
+from lutetia.cli.data_warnings import alike_texts, data_warnings, rows_text
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
 from lutetia.errors import DataError
 from lutetia.training import (
     Data,
     LearningTable,
-    Samples,
     TableConfig,
     check_fit,
     duration_text,
@@ -40,7 +40,6 @@ from lutetia.training import (
 SHOWN = 30  # columns on a screen
 SHOWN_CLASSES = 10
 SHOWN_SKIPPED = 5
-MOST_COMPARED, MOSTLY_DIFFERENT = 10_000_000, 0.5  # cells in which copies are looked for, and rows that differ in such a file
 RARE = 0.5  # of the rows that a class would have if all had as many
 
 
@@ -140,7 +139,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     """Show the types of the columns before the fit, and how to choose another target if this one was guessed."""
     table, data = opened
     types, screen = table.types, console()
-    count = ", ".join(f"{_rows_text(part)} to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
+    count = ", ".join(f"{rows_text(part)} to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
     kind = kind if table.query is None else "ranking"
     target = f" {'of' if table.query is None else 'by'} {one_line(config.data.target)}" if config.data.target else ""
@@ -171,7 +170,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         )
     if any("identifier" in why for why in table.left_out.values()):
         screen.print("""  --set 'data.leave_out=[]' keeps identifiers and numbers of rows""", soft_wrap=True)
-    if told := _alike_text(table):
+    for told in alike_texts(table):
         screen.print(f"  {told}", soft_wrap=True, markup=False)
     if told := monotone_text(config.fit.monotone, table.classes):
         screen.print(f"  {told} (fit.monotone)", soft_wrap=True)
@@ -180,8 +179,8 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
                 screen.print(f"  {one_line(name)} is compared as a date, not by its month or weekday", soft_wrap=True)
     if told := _latest_text(config, table):
         screen.print(told, soft_wrap=True)
-    if told := _copies_text(data):
-        screen.print(told, soft_wrap=True)
+    for told in data_warnings(config, table, data):
+        screen.print(told, soft_wrap=True, markup=False)
     if len(table.input_shape) > 1:
         screen.print(f"  {_images_text(config, table.input_shape)}", soft_wrap=True)
     if table.skipped:
@@ -191,46 +190,6 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     if config.data.missing:
         words = ", ".join(repr(one_line(word)) for word in config.data.missing)
         screen.print(f"also missing: {words} (data.missing in the config)", soft_wrap=True, markup=False)
-
-
-def _alike_text(table: LearningTable) -> str:
-    """That classes, or the categories of a column, differ in capital letters alone; empty where none do."""
-    lists = {"classes": table.classes} | {
-        f"categories of {table.features[number]}": known for number, known in table.categories.items()
-    }
-    for kind, names in lists.items():
-        alike: dict[str, list[str]] = {}
-        for name in names:
-            alike.setdefault(name.lower(), []).append(name)
-        if twice := next((own for own in alike.values() if len(own) > 1), None):
-            told = " and ".join(repr(one_line(each)) for each in twice[:2])
-            return f"{told} differ in capitals alone, and are two {one_line(kind)}: change the file if they mean the same"
-    return ""
-
-
-def _copies_text(data: Data) -> str:
-    """That rows to test are copies of rows to fit, which a file may hold by mistake; empty where there are none, where rows are
-    alike by their nature, where there are too many cells to compare, or texts, of which only frequent words are kept."""
-    parts = [part for part in (data.splits.get("train"), data.splits.get("test")) if isinstance(part, Samples)]
-    if len(parts) < 2 or parts[0].texts or sum(part.x.size for part in parts) > MOST_COMPARED:
-        return ""
-    fitted, tested = ([(row.tobytes(), y) for row, y in zip(part.x, part.y.tolist(), strict=True)] for part in parts)
-    known = set(fitted)
-    count = sum(row in known for row in tested)
-    if not count or len(known) < MOSTLY_DIFFERENT * len(fitted):
-        return ""
-    what = "is a copy of a row" if count == 1 else "are copies of rows"
-    return f"{count:,} of {_rows_text(parts[1])} to test {what} to fit, so the test looks too good"
-
-
-def _rows_text(part: Any) -> str:
-    """How many rows, or images, a split has, and of a ranking how many queries."""
-    kind = "row" if part.x.ndim == 2 else "image"
-    rows = f"{len(part):,} {kind}{'' if len(part) == 1 else 's'}"
-    if part.query is None:
-        return rows
-    count = len(np.unique(part.query))
-    return f"{rows} of {count:,} quer{'y' if count == 1 else 'ies'}"
 
 
 def monotone_text(signs: Mapping[str, int], classes: Sequence[str]) -> str:

@@ -50,6 +50,7 @@ from lutetia.training.texts import check_texts, looks_like_text, read_texts, tex
 from lutetia.training.units import find_unit, without_unit
 
 FEW_CLASSES = 5  # distinct whole numbers that are taken for classes where most rows have one of their own
+DEEPEST = 10  # rows from the top in which names of columns are looked for that are not in the first
 UNNAMED = "column "  # and its number
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression", "ranking")
@@ -320,7 +321,7 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     names = list(file.columns)
     if len(names) < 2:
         wanted = "expected a feature and a target, with commas, semicolons, tabs or | between the cells"
-        raise DataError(f"{file.path} has {len(names)} columns, {wanted}")
+        raise DataError(f"{file.path} has one column, {wanted}")
     if target is None:
         return names[-1]
     if str(target) in names:
@@ -328,7 +329,15 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     number = whole_number(str(target))
     if number is not None and -len(names) <= number < len(names):
         return names[number]
+    lower = next((row for row in range(min(DEEPEST, *map(len, file.columns.values()))) if _has(file, row, str(target))), None)
+    if lower is not None:
+        place = row_name(lower, file.lines)
+        raise DataError(f"{file.path} has no column {target!r}, but {place} has a cell of that name: remove the lines above it")
     raise DataError(f"{file.path} has no column {target!r} to predict (--target): {did_you_mean(target, names)}")
+
+
+def _has(file: TableFile, row: int, cell: str) -> bool:
+    return any(column[row] == cell for column in file.columns.values())
 
 
 def make_target(

@@ -78,10 +78,13 @@ def read_cells(path: Path, label: str | int | None = None) -> Cells:
     if delimiter != ",":
         rows = _with_points(rows)
     header = rows.pop(0) if label in rows[0] or _has_names(rows) else None
-    lines = lines[len(lines) - len(rows) :]
+    first, lines = lines[0], lines[len(lines) - len(rows) :]
+    width = len(header or rows[0])
     for line, row in zip(lines, rows, strict=True):
-        if len(row) != len(header or rows[0]):
-            raise DataError(f"{path}, line {line}: {len(row)} columns, expected {len(header or rows[0])}")
+        if len(row) != width:
+            is_title = width < len(row) == len(rows[-1])
+            hint = f" as in line {first}: if that is a title, remove it" if is_title else ""
+            raise DataError(f"{path}, line {line}: {len(row)} columns, expected {width}{hint}")
     return Cells(path, header, rows, lines)
 
 
@@ -152,6 +155,8 @@ def class_order(name: str) -> tuple[Any, ...]:
 
 def label_column(cells: Cells, label: str | int | None) -> int:
     """The column that `label` names, the last one by default."""
+    if not cells.rows:
+        raise DataError(f"{cells.path} has column names and no rows below them, expected at least one")
     if cells.width < 2:
         raise DataError(f"{cells.path} has {cells.width} columns of values, expected at least one feature and a class")
     if label is None:
