@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Patches, Tabular, load, save
+from lutetia.models import Patches, Tabular, load, patch_loops, save
 from lutetia.models.patches import N_REGIONS, region_mask, region_name
 
 
@@ -52,9 +52,22 @@ def test_counts_are_those_of_the_definition(shape: tuple[int, ...]) -> None:
     patches, random = drawn(shape), np.random.default_rng(1)
     levels = random.integers(0, 256, (4, *patches.shape))
     levels[0] = 7  # an image without differences
-    found = patches.counts(levels.reshape(4, -1) / 255, threads=2)
+    x = levels.reshape(4, -1) / 255
+    found = patches.counts(x, threads=2)
     assert found.tolist() == [slow_counts(patches, image) for image in levels.tolist()]
+    assert patches.counts(np.asfortranarray(x)).tolist() == found.tolist()
     assert found.any(0).sum() > 10
+
+
+def test_images_of_several_blocks_are_counted_like_small_ones() -> None:
+    """The loop takes some rows at a time."""
+    patches, height, width = drawn((2, 70, 130), n_counts=30), 70, 130
+    x = np.random.default_rng(4).integers(0, 256, (1, 2 * height * width)) / 255
+    found = patches.counts(x)[0].tolist()
+    for (detector, address, region), count in zip(patches.counted.tolist(), found, strict=True):
+        addresses = patches.addresses(patches.levels(x)[0], detector)
+        assert count == (region_mask(addresses.shape, region) & (addresses == address)).sum()
+    assert patch_loops.BLOCK < height * width / 2
 
 
 def test_levels_follow_the_range_of_the_data() -> None:

@@ -86,7 +86,7 @@ class Patches(nn.Module):
         """Images [n, pixels], NaN for what is missing, as levels 0 to 255, int16 [n, channels, height, width]; missing ones 0."""
         low, high = self.span.tolist()
         scaled = np.rint((x - low) * (LEVELS / (high - low)))
-        return np.clip(np.nan_to_num(scaled), 0, LEVELS).astype(np.int16).reshape(-1, *self.shape)
+        return np.clip(np.nan_to_num(scaled), 0, LEVELS).astype(np.int16, order="C").reshape(-1, *self.shape)
 
     def counts(self, x: Array, threads: int = 1) -> Array:
         """Images float64 [n, pixels] -> int32 [n, n_counts]."""

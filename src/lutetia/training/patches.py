@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 N_DETECTORS, N_PAIRS = 96, 6
 COUNTS_EACH = 24  # counts of each detector that are kept: more detectors with fewer counts each were no better
 N_COUNTS = N_DETECTORS * COUNTS_EACH
-SIZES = (3, 5, 7)  # pixels across a patch
+SIZES = (3, 5, 7, 10)  # pixels across a patch
 QUANTILES = (0.5, 0.95)  # of the differences between two pixels of a patch, between which the threshold lies
 LOOKED_AT = 64  # images that these differences are taken from
 MOST_SCORED, MOST_TRIED = 2000, 2000  # images that choose counts, and of a trial
@@ -126,11 +126,11 @@ def all_counts(n_pairs: int) -> torch.Tensor:
 
 def _between(values: Array, groups: Array) -> Array:
     """The variance of columns between groups over that within them: values [n, m], groups int64 [n] -> [m]."""
-    centred = values - values.mean(0)
     sizes = np.bincount(groups)
-    sums = np.eye(len(sizes))[:, groups] @ centred
-    between = (sums**2 / np.maximum(sizes, 1)[:, None]).sum(0)
-    return between / ((centred**2).sum(0) - between + 1e-9)
+    sums = np.eye(len(sizes))[:, groups] @ values
+    around = sums.sum(0) ** 2 / len(values)
+    between = (sums**2 / np.maximum(sizes, 1)[:, None]).sum(0) - around
+    return between / (np.einsum("nm,nm->m", values, values) - around - between + 1e-9)
 
 
 def try_patches(rows: TabularRows, shape: Shape, settings: Boosting, each: Each | None = None) -> PatchTrial | None:
