@@ -67,7 +67,7 @@ def test_images_of_several_blocks_are_counted_like_small_ones() -> None:
     for (detector, address, region), count in zip(patches.counted.tolist(), found, strict=True):
         addresses = patches.addresses(patches.levels(x)[0], detector)
         assert count == (region_mask(addresses.shape, region) & (addresses == address)).sum()
-    assert patch_loops.BLOCK < height * width / 2
+    assert height * width > 2 * patch_loops.BLOCK
 
 
 def test_levels_follow_the_range_of_the_data() -> None:
