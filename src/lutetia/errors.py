@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_INT32 = 2**31 - 1
 MOST_NAMES = 20  # that a message lists
+LONGEST_FOREIGN = 200
 LONGEST_REPR = 100  # a message is for reading: a list of a million numbers is cut here
 
 
@@ -72,6 +73,11 @@ def describe(value: object) -> str:
         return f"{dtype} {'of nested tensors' if value.is_nested else list(value.shape)} on {value.device}"
     text = repr(value)
     return text if len(text) <= LONGEST_REPR else text[: LONGEST_REPR - 1] + "…"
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error of somebody else's code: its kind and its words, on one line, cut where they are long."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_FOREIGN]
 
 
 def fail(name: str, value: object, expected: str) -> NoReturn:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from setting import SPECIES
 
 import lutetia
 from lutetia import demo
-from lutetia.cli import main, values
+from lutetia.cli import compare, main, values
 from lutetia.cli.commands import app
 from lutetia.precompute import TARGETS
 from lutetia.report.attribution import RULES
+from lutetia.sklearn import PEER_METHODS, contestants, play
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(lutetia.__file__).parent.parent
@@ -86,6 +88,8 @@ def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: p
     if name == "train":
         shutil.rmtree(folder / "runs")
     monkeypatch.setattr(demo, "run", lambda out, console, json: {"out": str(out)})  # minutes: tests of its own do it
+    monkeypatch.setattr(compare, "play_apart", lambda contest, fit, seconds: play(contest, fit))
+    monkeypatch.setattr(compare, "contestants", partial(contestants, methods=PEER_METHODS[:2]))
     if name == "bench":
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert main(arguments) == 0, capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The sub-commands that use a trained model: predict, evaluate, info."""
+"""The sub-commands that use a trained model: predict, evaluate, info; and compare, which fits many."""
 
 from __future__ import annotations
 
@@ -112,3 +112,55 @@ def info(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) ->
         name_next("lutetia", "build", checkpoint, *(("--target", "c") if result["build_targets"][0] == "c" else ()))
     else:
         name_next("lutetia", "generate" if result["metadata"].get("task") == "language" else "evaluate", checkpoint)
+
+
+@app.command()
+def compare(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA|CONFIG.toml",
+            help="A .csv, .parquet or .npz file, a folder of images by class, or the config of a run on one.",
+        ),
+    ],
+    target: Annotated[str | None, typer.Option("--target", help="The column to predict; the last by default.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task", help=f"{', '.join(values.TASKS)}; guessed by default, as in train.", autocompletion=values.complete_task
+        ),
+    ] = None,
+    folds: Annotated[int, typer.Option("--folds", help="How many times each method is fitted, and tested on other rows.")] = 5,
+    minutes: Annotated[
+        float, typer.Option("--minutes", help="The time limit of each method; one that exceeds it is left out.")
+    ] = 10,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with a picture of the differences.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, as in train. May be repeated.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Ask whether Lutetia is better on your table than other methods.
+
+    Each method gets the same rows: boosting, a random forest, a linear model, one answer for all rows. LightGBM, XGBoost and
+    CatBoost are compared if they are installed.
+
+    For example:
+
+    lutetia compare flowers.csv --target species
+    """
+    from lutetia.cli import compare as comparing
+
+    request = comparing.CompareRequest(data, target, task, settings or [], folds, minutes, html)
+    told = comparing.compare(request, show=not as_json)
+    if html is not None:
+        comparing.write_page(html, told)
+    if as_json:
+        print_json(told)
+        return
+    comparing.show_comparison(told)
+    if html is not None:
+        console().print(f"page {html}", soft_wrap=True, markup=False)
+    options = [("--target", target), ("--task", task), *(("--set", each) for each in settings or [])]
+    name_next("lutetia", "train", data, *(word for option, value in options if value is not None for word in (option, value)))

@@ -65,29 +65,19 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
     if request.data is not None:
         raise UsageError("--data works only for training in steps: [data] of a table's config has its path")
     path = request.path
+    again = False
     if is_table(path):
         name = path.name.split(".")[0] if path.is_file() else Path(os.path.abspath(path)).name
-        out, folder, again = request.out or Path("runs") / name, Path(), False
+        out = request.out or Path("runs") / name
         if (out / "config.toml").exists():
             raise DataError(f"{out} already holds a run: edit {out / 'config.toml'} and train that, or choose --out")
-        file = None if path.is_dir() else read_table_file(path)  # images are read as the config says
-        asked = _asked(request.settings)
-        implied = "ranking" if asked["query"] is not None else "regression" if asked["has_loss"] else None
-        task = request.task or implied
-        del asked["has_loss"]
-        config, _ = guess_config(path, request.target, task, file=file, **asked)
     else:
-        if request.target is not None or request.task is not None:
-            raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
         # The config of a run lies in its folder, and is fitted again there.
         folder, is_own = path.parent, path.name == "config.toml" and holds_table_run(path.parent)
         name = Path(os.path.abspath(folder)).name if path.name == "config.toml" else path.stem
         out = request.out or (folder if is_own else Path("runs") / name)
         again = is_own and os.path.realpath(out) == os.path.realpath(folder)
-        config, file = make_table_config(read_toml(path), str(path)), None
-    config = _with(config, request.settings, str(path), guessed=is_table(path))
-    opened = open_table(config, folder, file=file if config.data.path == str(path) else None)
-    check_fit(config, opened[0])  # before the screen says what would be done
+    config, folder, opened = read_table(path, request.target, request.task, request.settings)
     if show:
         is_guess = request.target is None and is_table(path) and path.suffix.lower() != ".npz"
         show_types(config, folder, opened, guessed=is_guess)
@@ -99,6 +89,28 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
             progress.advance(done - progress.done)
 
         return train_table(config, folder, out, again=again, each=each, opened=opened)
+
+
+def read_table(
+    path: Path, target: str | None, task: str | None, settings: list[str]
+) -> tuple[TableConfig, Path, tuple[LearningTable, Data]]:
+    """The config of a file of data, or one that was written, with what --set says; the folder of its paths; and what it opens."""
+    file = None
+    if is_table(path):
+        folder = Path()
+        file = None if path.is_dir() else read_table_file(path)  # images are read as the config says
+        asked = _asked(settings)
+        implied = "ranking" if asked["query"] is not None else "regression" if asked["has_loss"] else None
+        del asked["has_loss"]
+        config, _ = guess_config(path, target, task or implied, file=file, **asked)
+    else:
+        if target is not None or task is not None:
+            raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
+        folder, config = path.parent, make_table_config(read_toml(path), str(path))
+    config = _with(config, settings, str(path), guessed=is_table(path))
+    opened = open_table(config, folder, file=file if config.data.path == str(path) else None)
+    check_fit(config, opened[0])  # before the screen says what would be done
+    return config, folder, opened
 
 
 def _asked(settings: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from lutetia.models.dates import EPOCH as DATE_EPOCH
 from lutetia.models.dates import ORDERS as DATE_ORDERS
 from lutetia.models.dates import PARTS as DATE_PARTS
 from lutetia.models.dates import date_text, has_times, varying_parts
+from lutetia.models.dates import part_of as date_part
 from lutetia.models.encoding import TOP as TOP_CODE
 from lutetia.models.encoding import Columns, Encoding, fit_encoding
 from lutetia.models.fields import sizes as check_sizes

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lutetia.report.reasons import compared as compared_inputs
     from lutetia.report.reasons import decide, decisions, first_tables, input_texts, strip, token_names
     from lutetia.report.reasons import detectors as deciding_detectors
+    from lutetia.report.standings import Gap, Standings, write_standings
     from lutetia.report.story import (
         CellTable,
         Check,
@@ -102,6 +103,7 @@ __getattr__, __dir__ = lazy_door(
         "readings": "reading",
         "reasons": "compared_inputs=compared decisions_by_columns=by_columns decide deciding_detectors=detectors"
         " decisions first_tables input_texts strip token_names",
+        "standings": "Gap Standings write_standings",
         "story": "Check Circuit Curve Decision Decisions Detector Evaluation Part PartFlow"
         " Reading WaveLine Story Strip CellTable Training VotingCircuit Waveform Writing",
     },

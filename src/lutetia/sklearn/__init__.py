@@ -1,5 +1,5 @@
 """Estimators for tables of data, with scikit-learn's methods: `LUTClassifier`, `LUTRegressor`, `LUTRanker`,
-`GateClassifier`.
+`GateClassifier`; and `compare`, which puts them beside others.
 
 scikit-learn is imported on first use.
 """
@@ -14,11 +14,17 @@ from lutetia.errors import require
 if TYPE_CHECKING:
     from lutetia.report import Comparison
     from lutetia.sklearn.boosted import LUTClassifier, LUTRegressor
+    from lutetia.sklearn.comparing import compare
+    from lutetia.sklearn.contest import OURS as OUR_NAME
+    from lutetia.sklearn.contest import Contest, document, fit_ours, play
     from lutetia.sklearn.explanation import Explanation
     from lutetia.sklearn.gates import GateClassifier
+    from lutetia.sklearn.peers import CONSTANT as CONSTANT_ANSWER
+    from lutetia.sklearn.peers import METHODS as PEER_METHODS
+    from lutetia.sklearn.peers import Problem, contestants
     from lutetia.sklearn.ranker import LUTRanker
 
-__all__ = ["Comparison", "Explanation", "GateClassifier", "LUTClassifier", "LUTRanker", "LUTRegressor"]
+__all__ = ["Comparison", "Explanation", "GateClassifier", "LUTClassifier", "LUTRanker", "LUTRegressor", "compare"]
 _HOMES = {
     "LUTClassifier": "boosted",
     "LUTRegressor": "boosted",
@@ -26,14 +32,19 @@ _HOMES = {
     "GateClassifier": "gates",
     "Comparison": "explanation",
     "Explanation": "explanation",
+    "compare": "comparing",
+    # For the command `lutetia compare`.
+    **dict.fromkeys(("Contest", "document", "fit_ours", "play", "OUR_NAME"), "contest"),
+    **dict.fromkeys(("CONSTANT_ANSWER", "PEER_METHODS", "Problem", "contestants"), "peers"),
 }
+_OWN = {"CONSTANT_ANSWER": "CONSTANT", "OUR_NAME": "OURS", "PEER_METHODS": "METHODS"}  # what a name is called where it lives
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"lutetia.sklearn has no {name!r}")
     require("sklearn", "lutetia.sklearn", "scikit-learn")
-    return getattr(importlib.import_module(f"lutetia.sklearn.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"lutetia.sklearn.{_HOMES[name]}"), _OWN.get(name, name))
 
 
 def __dir__() -> list[str]:

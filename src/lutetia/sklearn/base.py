@@ -207,17 +207,10 @@ class TabularEstimator(BaseEstimator):
         """The sums of the tables, float32 [n, outputs]."""
         check_is_fitted(self, "model_")
         matrix = self._matrix(X)
-        threads = self._threads()
-        scores = np.zeros((len(matrix), self.model_.config.n_classes), np.float32)
         if self.model_.config.core == "gates":
             with torch.no_grad():
                 return self.model_(torch.from_numpy(matrix)).numpy()
-        tables = self.model_.tables
-        anchors, weight = tables.anchors.numpy().astype(np.int64), tables.weight.detach().numpy()
-        for begin in range(0, len(matrix), AT_ONCE):
-            codes = self.model_.encoding.codes(matrix[begin : begin + AT_ONCE], threads)
-            add_table_scores(codes, anchors, weight, scores[begin : begin + AT_ONCE], threads)
-        return scores
+        return table_scores(self.model_, matrix, self._threads())
 
     # ---- explanations, circuits --------------------------------------------------------------------------------------
 
@@ -354,6 +347,23 @@ class TabularEstimator(BaseEstimator):
         self.dates_ = {place[number]: DateColumn(**known) for number, known in model.metadata.get("dates", {}).items()}
         if state["named"]:
             self.feature_names_in_ = np.array([column.name for column in columns], dtype=object)
+
+
+def table_scores(model: Tabular, x: Array, threads: int) -> Array:
+    """The sums of the tables of a model for its inputs, float32 [n, outputs]."""
+    scores = np.zeros((len(x), model.config.n_classes), np.float32)
+    anchors, weight = model.tables.anchors.numpy().astype(np.int64), model.tables.weight.detach().numpy()
+    for begin in range(0, len(x), AT_ONCE):
+        codes = model.encoding.codes(x[begin : begin + AT_ONCE], threads)
+        add_table_scores(codes, anchors, weight, scores[begin : begin + AT_ONCE], threads)
+    return scores
+
+
+def probabilities(scores: Array) -> Array:
+    """The softmax of scores, float64 [n, n_classes]."""
+    scores = scores.astype(np.float64)
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
 
 
 def _plain(value: Any) -> Any:

@@ -15,10 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 from lutetia._shared.losses import LOSSES, OWN, Loss
 from lutetia.errors import check_choice
 from lutetia.models import Tabular, text_columns
-from lutetia.sklearn.base import Array, TabularEstimator
+from lutetia.sklearn.base import Array, TabularEstimator, probabilities
 from lutetia.sklearn.checks import check_params, monotone_columns
 from lutetia.training import (
+    Boosted,
     Boosting,
+    Each,
     RefitTrial,
     Shape,
     TabularRows,
@@ -58,16 +60,20 @@ class BoostedEstimator(TabularEstimator):
     monotonic_cst: Any
 
     def _fit(self, rows: TabularRows, n_classes: int, eval_set: Any) -> None:
-        settings = self._boosting(eval_set, rows)
-        own, valid = self._held_out(rows, eval_set)
-        with self._progress(self.n_tables * (1 + settings.calibrate)) as each:
-            self.model_, fitted = fit_tabular(
-                own, self._shape(n_classes), settings, most_codes=self._most_codes(), valid=valid, each=each
-            )
+        with self._progress(self.n_tables * (1 + getattr(self, "calibrate", False))) as each:
+            self.model_, fitted = self.fit_rows(rows, self._shape(n_classes), eval_set, each)
         self.n_tables_ = self.n_iter_ = len(fitted.anchors)
         self.losses_, self.temperature_ = fitted.losses, fitted.temperature
         known = {**self._describe_data(rows), **self._describe_target()}
         self.model_.metadata = describe_texts(known, self.model_.metadata)
+
+    def fit_rows(
+        self, rows: TabularRows, shape: Shape, eval_set: Any = None, each: Each | None = None
+    ) -> tuple[Tabular, Boosted]:
+        """The model that these parameters fit to rows, and how its fit went; the estimator stays as it is."""
+        own, valid = self._held_out(rows, eval_set)
+        settings = self._boosting(eval_set, rows)
+        return fit_tabular(own, shape, settings, most_codes=self._most_codes(), valid=valid, each=each)
 
     def _shape(self, n_classes: int) -> Shape:
         """The shape of the data, with the constraints of the columns."""
@@ -188,9 +194,7 @@ class ClassifierTarget(ClassifierMixin):
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, float64 [n, n_classes], in the order of `classes_`."""
-        scores = self._scores(X).astype(np.float64)
-        powers = np.exp(scores - scores.max(1, keepdims=True))
-        return powers / powers.sum(1, keepdims=True)
+        return probabilities(self._scores(X))
 
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithms of `predict_proba`."""

@@ -13,7 +13,7 @@ from lutetia._shared.doors import lazy_door
 if TYPE_CHECKING:
     from lutetia.training.arrays import read_npy, read_npz
     from lutetia.training.batches import in_order as batches_in_order
-    from lutetia.training.boosting import Boosting
+    from lutetia.training.boosting import Boosted, Boosting, Each
     from lutetia.training.boosting import score as add_table_scores
     from lutetia.training.checkpoint import STATE as STATE_FILE
     from lutetia.training.checkpoint import read_state
@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from lutetia.training.splits import Split
     from lutetia.training.table_files import KINDS as TABLE_KINDS
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
-    from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, read_table_file
+    from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, make_target, read_table_file
     from lutetia.training.table_files import named as column_names
+    from lutetia.training.table_fit import fit_rows, table_shape
     from lutetia.training.table_measure import measure as measure_tabular
-    from lutetia.training.table_parts import learning_rows
+    from lutetia.training.table_parts import fold_rows, learning_rows
     from lutetia.training.table_refit import Trial as RefitTrial
     from lutetia.training.table_refit import refit_tables, try_refit
     from lutetia.training.table_run import (
@@ -95,7 +96,7 @@ __getattr__, __dir__ = lazy_door(
     {
         "arrays": "read_npy read_npz",
         "batches": "batches_in_order=in_order",
-        "boosting": "Boosting add_table_scores=score",
+        "boosting": "Boosted Boosting Each add_table_scores=score",
         "checkpoint": "STATE_FILE=STATE read_state",
         "class_counts": "class_report",
         "columns": "class_numbers=numbered unknown_categories without_words",
@@ -119,9 +120,10 @@ __getattr__, __dir__ = lazy_door(
         "sharding": "shard_detectors",
         "splits": "Split",
         "table_files": "LearningTable TABLE_KINDS=KINDS TableFile UNNAMED_COLUMN=UNNAMED"
-        " column_names=named find_target is_table read_table_file",
+        " column_names=named find_target is_table make_target read_table_file",
+        "table_fit": "fit_rows table_shape",
         "table_measure": "measure_tabular=measure",
-        "table_parts": "learning_rows",
+        "table_parts": "fold_rows learning_rows",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",
         "table_run": "TableConfig check_fit guess_config holds_table_run is_table_config make_table_config open_table"
         " train_table",

@@ -10,6 +10,7 @@ import numpy as np
 from lutetia.errors import DataError
 from lutetia.training.data import Samples
 from lutetia.training.formats import Array
+from lutetia.training.splits import Split
 from lutetia.training.table_files import LearningTable
 from lutetia.training.tabular import TabularRows
 
@@ -23,9 +24,11 @@ FEW = {
 
 def part_table(table: LearningTable, share: float, path: Path) -> dict[str, Samples]:
     """The rows in the splits "train" and "test", which has about this share of them; `path` names the file in messages."""
-    order = np.random.Generator(np.random.PCG64(SEED)).permutation(len(table.y))
+    order = _shuffled(len(table.y))
     count = int(len(order) * share)
-    train, test = _with_all_classes(table, *table.split.parts(order, count))
+    train, test = table.split.parts(order, count)
+    if table.classes:
+        train, test = _with_all_classes(table.y, table.split, train, test)
     if count and not len(test) and table.split.kind != "random":
         raise DataError(f'{path}: no rows are left to test on with data.split = "{table.split.kind}": {FEW[table.split.kind]}')
     if table.classes and table.split.kind == "latest" and len(np.unique(table.y[train])) < 2:
@@ -43,12 +46,46 @@ def part_table(table: LearningTable, share: float, path: Path) -> dict[str, Samp
     return {name: part for name, part in splits.items() if len(part)}
 
 
-def _with_all_classes(table: LearningTable, train: Array, test: Array) -> tuple[Array, Array]:
+def fold_rows(rows: TabularRows, has_classes: bool, share: float, folds: int, path: str) -> list[tuple[Array, Array]]:
+    """So many times the numbers of the rows to fit and to test on, the first as `part_table` has them. No row is tested on twice.
+    Of the latest rows, the share is cut into one window per fold, each predicted by what is fitted to all rows before it."""
+    is_latest = rows.split.kind == "latest"
+    order = _shuffled(len(rows.y))
+    most = int(len(order) * min(share / folds if is_latest else share, 1 / folds))
+    left, found = order, []
+    for number in range(folds):
+        split, every = rows.split.at(left), np.arange(len(left))
+        own, held = split.parts(every, min(most, len(left) // (folds - number)))
+        # The last group, which is not held out of itself.
+        if split.kind == "groups" and split.key is not None and len(np.unique(split.key)) == 1:
+            own, held = every[:0], every
+        if not len(held) or (is_latest and not len(own)):
+            what = {"random": "rows", "latest": "times of rows", "groups": "groups or queries"}[rows.split.kind]
+            hint = f"--folds {number} at most" if number > 1 else "more of them"
+            raise DataError(f"{path} holds too few {what} for {folds} folds, expected {hint}")
+        test, left = left[held], left[own]
+        train = left if is_latest else order[~np.isin(order, test)]
+        found.append(_with_all_classes(rows.y, rows.split, train, test) if has_classes else (train, test))
+    for train, test in found:
+        for part, use in ((train, "fit"), (test, "test")):
+            if not rows.weight[part].sum() > 0:
+                raise DataError(f"{path}: the weights of all {len(part):,} rows to {use} in a fold are 0, expected more in some")
+        if has_classes and len(np.unique(rows.y[train])) < 2:
+            raise DataError(f"{path}: the {len(train):,} rows to fit in a fold hold one class, expected two")
+    return found
+
+
+def _shuffled(n: int) -> Array:
+    """All rows in an order of their own, always the same: the last are held out first."""
+    return np.random.Generator(np.random.PCG64(SEED)).permutation(n)
+
+
+def _with_all_classes(y: Array, split: Split, train: Array, test: Array) -> tuple[Array, Array]:
     """The rows to fit and those to test on; a class with only test rows gives its first one to the fit, or that one's group. Of
     the latest rows none is given: a class that comes later cannot be known before."""
-    key, kind = table.split.key, table.split.kind
-    while table.classes and kind != "latest" and len(lacking := np.setdiff1d(table.y[test], table.y[train])):
-        lent = test[table.y[test] == lacking[0]][:1]
+    key = split.key
+    while split.kind != "latest" and len(lacking := np.setdiff1d(y[test], y[train])):
+        lent = test[y[test] == lacking[0]][:1]
         lent = lent if key is None else test[key[test] == key[lent[0]]]
         train, test = np.concatenate([train, lent]), test[~np.isin(test, lent)]
     return train, test

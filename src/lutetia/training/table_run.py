@@ -33,7 +33,7 @@ from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_amo
 from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, has_colours_last, labelled_images
 from lutetia.training.intervals import interval_bounds
-from lutetia.training.patches import N_COUNTS, PatchTrial, can_have_patches, try_patches
+from lutetia.training.patches import N_COUNTS, PatchTrial, can_have_patches
 from lutetia.training.row_columns import RowColumns
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.shifts import moves
@@ -47,9 +47,10 @@ from lutetia.training.table_files import (
     make_table,
     read_table_file,
 )
+from lutetia.training.table_fit import fit_rows, table_shape
 from lutetia.training.table_measure import measure
-from lutetia.training.table_parts import hold_out, learning_rows, part_table
-from lutetia.training.tabular import Shape, TabularRows, fit_tabular
+from lutetia.training.table_parts import learning_rows, part_table
+from lutetia.training.tabular import TabularRows
 from lutetia.training.texts import describe_texts, loudest_words, model_rows
 
 Array = np.ndarray[Any, Any]
@@ -210,22 +211,10 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     table, data = opened
     check_fit(config, table)
     begun = time.perf_counter()
-    shape = Shape(
-        max(1, len(table.classes)),
-        tuple(len(table.categories.get(number, ())) for number in range(table.x.shape[1])),
-        table.input_shape,
-        frozenset(table.dates),
-        tuple(config.fit.monotone.get(name, 0) for name in table.features) if any(config.fit.monotone.values()) else (),
-    )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
     rows = learning_rows(samples)
-    settings = config.boosting()
-    watch = None if each is None else lambda done, losses: each(0, losses)  # a trial is no progress of the fit
-    trial = try_patches(rows, shape, settings, watch) if config.data.patches == "auto" else None
-    settings = dataclasses.replace(settings, patches=settings.patches or (trial is not None and trial.gains))
-    own, held = (rows, None) if config.fit.patience is None else hold_out(rows, config.data.path)
-    model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
+    model, fitted, trial = fit_rows(config, rows, table_shape(config, table), each)
     model.metadata = describe_texts(_metadata(table, rows, config), model.metadata)
     texts = text_columns(model.metadata)
     summary: dict[str, Any] = {
@@ -242,7 +231,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "balanced": config.fit.balanced,
         **_patches_told(model, trial),
         **({"texts": _texts_told(texts, table.classes)} if texts else {}),
-        **({} if table.classes else {"fit_loss": settings.loss, "quantile": config.fit.quantile}),
+        **({} if table.classes else {"fit_loss": config.boosting().loss, "quantile": config.fit.quantile}),
         "monotone": config.fit.monotone,
         "temperature": fitted.temperature,
         "weights": sum(each.numel() for each in model.parameters()),
