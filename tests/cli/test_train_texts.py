@@ -100,6 +100,23 @@ def test_what_was_decided_is_shown_and_can_be_corrected(shop: Path, tmp_path: Pa
     assert "fit.monotone has 'review'" in error(capsys, "train", data, "--out", str(tmp_path / "e"), *wrong)
 
 
+def test_a_run_is_measured_with_the_columns_of_its_model(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs from before there were texts have categories that now look like texts."""
+    data, random = tmp_path / "shop.csv", np.random.default_rng(0)
+    rows = [f"{random.normal():.3f},{number % 50} of the shoes,{'yes' if number % 50 < 25 else 'no'}" for number in range(100)]
+    data.write_text("\n".join(["price,shoe,sold", *rows]))
+    few = ["--set", "fit.n_tables=2", "--set", "fit.calibrate=false"]
+    with monkeypatch.context() as before:
+        before.setattr("lutetia.training.table_files.looks_like_text", lambda values: False)
+        fitted = told(capsys, "train", str(data), "--out", str(tmp_path / "run"), *few)
+    assert fitted["types"][1]["type"] == "50 categories"
+    assert told(capsys, "evaluate", str(tmp_path / "run"))["accuracy"] == fitted["test"]["accuracy"]
+    why = told(capsys, "explain", str(tmp_path / "run"), str(data), "--rule", "shapley")
+    assert why["features"] == ["price", "shoe"]
+
+
 def test_rows_are_predicted_and_explained(run: Path, shop: Path, tmp_path: Path, capsys: Capture) -> None:
     typed = '20,"it is not good, not at all <b>",red'
     (answer,) = told(capsys, "predict", str(run), typed)["predictions"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class Measured:
 def open_run_data(checkpoint: Path, data: Path | None, model: Model[Any]) -> Measured | str:
     """The samples of a checkpoint's run, from the folder `data` where it is given, with classes numbered as `model` does; or why
     there are none."""
-    opened = _open_run(checkpoint, data, model.metadata.get("classes", ()))
+    opened = _open_run(checkpoint, data, model.metadata)
     return opened if isinstance(opened, str) else _measured(opened, text_columns(model.metadata))
 
 
@@ -82,13 +83,24 @@ def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:
     return "its data is not text" if split is None else bytes(texts[split].bytes)
 
 
-def _open_run(checkpoint: Path, data: Path | None, classes: Sequence[str] = ()) -> training.Data | str:
+def as_fitted(config: TableConfig, metadata: Mapping[str, Any]) -> TableConfig:
+    """The config of a run, whose columns of categories and of text are those of its model, whatever they look like now."""
+    names = metadata.get("features", ())
+    categories = [names[int(number)] for number in metadata.get("categories", {})]
+    texts = [each.name for each in text_columns(metadata)]
+    wanted = config.data
+    wanted = replace(wanted, categorical=[*dict.fromkeys([*wanted.categorical, *categories])])
+    return replace(config, data=replace(wanted, text=texts) if wanted.text is None else wanted)
+
+
+def _open_run(checkpoint: Path, data: Path | None, metadata: Mapping[str, Any] = MappingProxyType({})) -> training.Data | str:
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
     if place is None or "data" not in read_toml(place / "config.toml"):
         return f"{checkpoint} does not say what it was trained on"
     tables = read_toml(place / "config.toml")
-    is_table = is_table_config(tables)
-    wanted = make_table_config(tables, str(place)) if is_table else training.read_config(place / "config.toml").data
+    table = as_fitted(make_table_config(tables, str(place)), metadata) if is_table_config(tables) else None
+    classes = metadata.get("classes", ())
+    wanted = table or training.read_config(place / "config.toml").data
     folders = [data] if data is not None else [*_recorded(place), Path(), place]
     why = ""
     for folder in folders:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lutetia._shared.losses import ERRORS, NOUNS
 from lutetia._shared.numbers import short_number, whole_number
+from lutetia.cli.build_data import as_fitted
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import (
@@ -152,7 +153,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
         if not is_table_config(tables):
             raise ArgumentError(f"{checkpoint} does not say what it was trained on: lutetia evaluate {checkpoint} DATA.csv")
         place = request.folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
-        config = make_table_config(tables, str(checkpoint))
+        config = as_fitted(make_table_config(tables, str(checkpoint)), model.metadata)
         opened = open_table(config, place, model.metadata.get("classes", ()))[1]
         split = _split(opened, request)
         part = opened.splits[split]
