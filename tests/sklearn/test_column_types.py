@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pandas
 import polars
 import pytest
@@ -58,3 +59,17 @@ def test_two_columns_of_one_name_are_refused():
     model = LUTClassifier(n_tables=2).fit(frame.iloc[:, :2], Y)
     with pytest.raises(ValueError, match=r"^X has two columns named 'a'"):
         model.predict(frame)
+
+
+def test_a_fit_names_its_columns_as_often_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names were made anew for each column: of 20,000 columns that took most of the time of a fit."""
+    made: list[int] = []
+    names = LUTClassifier.names
+    monkeypatch.setattr(LUTClassifier, "names", lambda self, n=None: (made.append(0), names(self, n))[1])
+    counts = []
+    for n_columns in (3, 40):
+        made.clear()
+        x = np.random.default_rng(0).normal(size=(30, n_columns))
+        LUTClassifier(n_tables=2, random_state=0, monotonic_cst=[1] + [0] * (n_columns - 1)).fit(x, x[:, 0] > 0)
+        counts.append(len(made))
+    assert counts[0] == counts[1]

@@ -46,9 +46,9 @@ class Questions:
         self._words, self._texts_of = _text_inputs(model)
         self._asked = np.flatnonzero(np.isin(source, list(self._words)))
         of = np.array([self._texts_of.get(column, (column, ""))[0] for column in source.tolist()])
-        first = np.array([of.tolist().index(column) for column in of])
+        first, numbers = np.unique(of, return_index=True, return_inverse=True)[1:]
         # Whether a column is known is the same question to all of its inputs.
-        self._left, self._right = np.where(right == len(source), first[left], left), right
+        self._left, self._right = np.where(right == len(source), first[numbers][left], left), right
         self._two_columns = (right < len(source)) & (source[left] != source[np.minimum(right, len(source) - 1)])
         self._texts: dict[tuple[int, int], tuple[str, str]] = {}
 

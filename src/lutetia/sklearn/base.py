@@ -97,18 +97,20 @@ class TabularEstimator(BaseEstimator):
                 raise ValueError(f"X holds numbers in column {self.names()[texts[0]]!r}, expected texts as in the training data")
             if categories:
                 matrix = to_matrix(matrix, categories, self.names(matrix.shape[1]), self.handle_unknown)
+        titles = self.names()
         if reset:
-            named = [self.names(X.shape[1])[number] for number in texts]
+            named = [titles[number] for number in texts]
             if len(set(named)) < len(named) or not all(map(str.strip, named)):
                 raise ValueError(f"the columns of text are named {named}, expected a name of its own for each")
             self.categories_, self.dates_, self.texts_ = categories, dates, texts
             self._check_columns(matrix)
-        return matrix, tuple(read_texts(texts_of(X, number), self.names()[number], number, reset) for number in texts)
+        return matrix, tuple(read_texts(texts_of(X, number), titles[number], number, reset) for number in texts)
 
     @property
     def _plain(self) -> list[int]:
         """The numbers of the columns that are not text: the first inputs of the model, in their order."""
-        return [number for number in range(self.n_features_in_) if number not in self.texts_]
+        texts = frozenset(self.texts_)
+        return [number for number in range(self.n_features_in_) if number not in texts]
 
     def _names_in(self) -> list[str] | None:
         return [str(name) for name in self.feature_names_in_] if hasattr(self, "feature_names_in_") else None
@@ -196,7 +198,7 @@ class TabularEstimator(BaseEstimator):
     def _shape(self, n_classes: int) -> Shape:
         plain = self._plain
         counts = tuple(len(self.categories_.get(number, ())) for number in plain)
-        return Shape(n_classes, counts, (len(plain),), frozenset(plain.index(number) for number in self.dates_))
+        return Shape(n_classes, counts, (len(plain),), frozenset(at for at, number in enumerate(plain) if number in self.dates_))
 
     def _progress(self, total: int) -> Any:
         return progress(type(self).__name__, total, bool(self.verbose))
@@ -224,7 +226,8 @@ class TabularEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         matrix = self._matrix(X)
         number = None if target is None else self._class_number(target)
-        texts = {self.names()[each]: as_texts(texts_of(X, each)) for each in self.texts_}
+        titles = self.names()
+        texts = {titles[each]: as_texts(texts_of(X, each)) for each in self.texts_}
         others = None if background is None else self._matrix(background)
         return explain_rows(self.model_, matrix, number, rule, texts, others)
 
@@ -294,7 +297,8 @@ class TabularEstimator(BaseEstimator):
         """The metadata of the model: names, ranges, categories."""
         plain, ends = self._plain, (np.nanmin, np.nanmax)
         low, high = (np.nan_to_num(end(rows.x, 0)).tolist() if plain else [] for end in ends)
-        categories = {str(plain.index(at)): [_plain(each) for each in values] for at, values in self.categories_.items()}
+        place = {number: str(at) for at, number in enumerate(plain)}
+        categories = {place[number]: [_plain(each) for each in values] for number, values in self.categories_.items()}
         known: dict[str, Any] = {"input_low": low, "input_high": high}
         if hasattr(self, "feature_names_in_") or self.texts_:
             known["features"] = [name if name.strip() else f"x{number}" for number, name in enumerate(self.names())]
@@ -303,7 +307,7 @@ class TabularEstimator(BaseEstimator):
             known["categories"] = categories
             known["unknown"] = self.handle_unknown
         if self.dates_:
-            known["dates"] = {str(plain.index(number)): asdict(column) for number, column in self.dates_.items()}
+            known["dates"] = {place[number]: asdict(column) for number, column in self.dates_.items()}
         return known
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:

@@ -84,10 +84,9 @@ class BoostedEstimator(TabularEstimator):
         monotone = tuple(wanted[number] for number in self._plain) if wanted else ()
         if monotone and n_classes > 2:
             raise ValueError("monotonic constraints are not supported for multiclass classification")
-        names = [self.names()[number] for number in self._plain]
-        wrong = [name for name, sign, count in zip(names, monotone, shape.n_categories, strict=False) if sign and count]
+        wrong = [number for number, sign in zip(self._plain, monotone, strict=False) if sign and number in self.categories_]
         if wrong:
-            raise ValueError(f"Categorical features cannot have monotonic constraints: {wrong[0]!r} has one")
+            raise ValueError(f"Categorical features cannot have monotonic constraints: {self.names()[wrong[0]]!r} has one")
         return replace(shape, monotone=monotone)
 
     def _boosting(self, eval_set: Any, rows: TabularRows) -> Boosting:
