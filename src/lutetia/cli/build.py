@@ -31,12 +31,14 @@ from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_intervals import built_bounds, circuit_interval
 from lutetia.cli.build_page import page
+from lutetia.cli.build_readings import asked_readings, check_readings, input_ports, on_readings, output_port
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
 from lutetia.cli.build_tables import LUTS, Refit, kept_tables, measured, output_unit, without_unseen
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable, read_text
+from lutetia.models import MOST_READING_BITS as MOST_BITS
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
@@ -51,7 +53,6 @@ from lutetia.precompute import (
     Graph,
     Hardware,
     LUTNetwork,
-    StreamEdge,
     Table,
     count_votes,
     encoder,
@@ -62,6 +63,7 @@ from lutetia.precompute import (
 )
 
 FORMAT = "lutetia.build/1"
+MOST_INPUT_BITS = 16
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 WEIGHT_BITS = 8
 TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
@@ -95,6 +97,7 @@ class BuildRequest:
     refit: bool | None = None  # the tables of a Tabular that are kept, where some are not; None: if it helps
     axi: bool = False  # an AXI4-Stream wrapper, too
     drop_unseen: bool = False  # rows of tables that no training sample reads may hold anything
+    readings: tuple[str, ...] = ()  # of columns of a Tabular, NAME=READING
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
@@ -164,8 +167,11 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
 def _check(request: BuildRequest) -> None:
     if request.target not in (*TARGETS, *PROGRAMS):
         raise UsageError(f"there is no target {request.target!r}: {did_you_mean(request.target, (*TARGETS, *PROGRAMS))}")
-    if request.input_bits is not None and not 1 <= request.input_bits <= 16:
-        raise UsageError(f"--input-bits is {request.input_bits}, expected 1 to 16")
+    if request.input_bits is not None and not 1 <= request.input_bits <= MOST_BITS:
+        raise UsageError(
+            f"--input-bits is {request.input_bits}, expected 1 to {MOST_INPUT_BITS}, or to {MOST_BITS} for a table of data"
+        )
+    asked_readings(request.readings)
     most = {"c": 16, "verilog": 8}.get(request.target, 24)
     if request.weight_bits is not None and not 2 <= request.weight_bits <= most:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {most}")
@@ -237,6 +243,7 @@ def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
 
 def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model and its facts: how inputs are quantised, and its accuracy next to the model's."""
+    check_readings(model, request.input_bits, request.readings)
     data = open_run_data(request.checkpoint, request.data, model)
     choice = None
     if request.n_tables is not None and not (isinstance(model, Tabular) and model.config.core == "tables"):
@@ -244,21 +251,27 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
     classifies = isinstance(model, Tabular) and not model.is_regression
     weight_bits = request.weight_bits or (TABULAR_BITS if classifies else WEIGHT_BITS)
     used: dict[str, Any] = {}
-    interval = None
+    interval = readings = None
     if isinstance(model, VotesClassifier):  # its bits and its range are part of it
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
         if request.input_bits not in (None, bits):
             raise UsageError(f"--input-bits is {request.input_bits}, and this model was trained on inputs of {bits} bits")
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
+        asked = asked_readings(request.readings)
         refit = Refit(fit_settings(request.checkpoint), request.refit)
         network, used = kept_tables(model, weight_bits, data, refit, request.n_tables, LUTS)
-        interval = circuit_interval(network, built_bounds(network, data, weight_bits, used["used"]))
-        if request.input_bits is not None:
-            network = model.on_values(network, request.input_bits)
+        if request.input_bits is not None or request.readings:
+            network, readings = on_readings(model, network, data, request.input_bits, asked)
+        is_exact = readings is None or not readings["changed"]
+        interval = circuit_interval(network, built_bounds(network, data, weight_bits, used["used"], is_exact))
         source = "checkpoint"
         bits = network.bits
     else:
+        if request.input_bits is not None and request.input_bits > MOST_INPUT_BITS:
+            raise UsageError(
+                f"--input-bits is {request.input_bits}, expected 1 to {MOST_INPUT_BITS}, as this is no table of data"
+            )
         ends, source = _range(model, request)
         if request.input_bits is None and isinstance(data, Measured):
             choice = fit_bits(model, *data.calibration, *ends)
@@ -276,14 +289,15 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "weights": sum(each.numel() for each in model.parameters()),
         "classes": list(model.metadata.get("classes", ())),
         "features": list(model.metadata.get("features", ())),
-        "ports": _ports(model, network),
+        "ports": input_ports(model, network),
         "accuracy": accuracy,
+        "readings": readings,
         "input_bits": bits,
         "weight_bits": weight_bits,
         "boosted_tables": used,
         "unseen": unseen,
         "output_unit": output_unit(network),
-        "output_port": _output_port(model, network),
+        "output_port": output_port(model, network),
         "interval": interval,
         "is_log": isinstance(model, Tabular) and model.loss.is_log,
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
@@ -291,32 +305,6 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,
     }
     return network, facts
-
-
-def _ports(model: Classifier, network: LUTNetwork) -> list[dict[str, Any]]:
-    """The inputs that have names: which bits of `in_data` each is, the highest first, and its range."""
-    edge, names = network.graph.input_edge, [str(name) for name in model.metadata.get("features", ())]
-    categories = model.metadata.get("categories", {})
-    if isinstance(model, Tabular) and names and network.encoder.to_dict()["map"] == "ranks":
-        names, categories = [f"{model.input_name(number, names)}, code" for number in range(edge.channels)], {}
-    if len(names) != edge.channels:
-        return []
-    return [
-        {**_port(edge, number, name), "categories": [str(each) for each in categories.get(str(number), ())]}  # by their numbers
-        for number, name in enumerate(names)
-    ]
-
-
-def _output_port(model: Classifier, network: LUTNetwork) -> dict[str, Any] | None:
-    """The same of the number that a regression gives, on `out_data`; None for classes."""
-    if not isinstance(model, Tabular) or not model.is_regression:
-        return None
-    return {**_port(network.graph.output_edge, 0, model.title or "the prediction"), "categories": []}
-
-
-def _port(edge: StreamEdge, number: int, name: str) -> dict[str, Any]:
-    domain, (first, end) = edge.domains[number], edge.offsets[number : number + 2].tolist()
-    return {"name": name, "bits": [end - 1, first], "low": domain.low, "high": domain.high, "signed": domain.signed}
 
 
 def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[str, Any]:
@@ -370,8 +358,9 @@ def _files(build: Build) -> dict[str, str | bytes]:
 
 
 def _with_manifest(hardware: Hardware, build: Build, language: str) -> dict[str, str]:
-    """The files of a language and its test bench; the manifest also says how far the truth may lie from the output."""
-    known = {**hardware.manifest, "interval": build.report["interval"]}
+    """The files of a language and its test bench; the manifest also says what the inputs are and how far the truth may lie from
+    the output."""
+    known = {**hardware.manifest, "interval": build.report["interval"], "inputs": build.report["ports"]}
     return {**hardware.files, **build.benches[language], MANIFEST: json.dumps(known, indent=2) + "\n"}
 
 

@@ -19,13 +19,15 @@ BOUNDS = ("error_90", "spread_90")
 ENOUGH_BITS = 8  # of a weight, to which rounding adds next to nothing
 
 
-def built_bounds(network: LUTNetwork, data: Measured | str, weight_bits: int, n_tables: int) -> dict[str, float]:
-    """What the errors of a regression in whole numbers stay within. Of all tables, with bits enough, that is what the model says;
-    else the test rows of the run say how far it is off. Empty where nothing is known."""
+def built_bounds(
+    network: LUTNetwork, data: Measured | str, weight_bits: int, n_tables: int, is_exact: bool = True
+) -> dict[str, float]:
+    """What the errors of a regression in whole numbers stay within. Of all tables, with bits enough and exact inputs, that is
+    what the model says; else the test rows of the run say how far it is off. Empty where nothing is known."""
     model = network.model
     if not (isinstance(model, Tabular) and model.is_regression and model.loss.has_intervals):
         return {}
-    if n_tables == model.config.n_tables and weight_bits >= ENOUGH_BITS:
+    if is_exact and n_tables == model.config.n_tables and weight_bits >= ENOUGH_BITS:
         return {key: model.metadata[key] for key in BOUNDS if key in model.metadata}
     if isinstance(data, str) or data.split != "test":
         return {}

@@ -9,6 +9,7 @@ from typing import Any
 from lutetia import report as pages
 from lutetia._shared.losses import NOUNS
 from lutetia._shared.numbers import short_number
+from lutetia.cli.build_readings import changed_text, value_text
 from lutetia.cli.build_screen import unseen_text
 from lutetia.precompute import page_title
 from lutetia.report import CellTable, Check, Circuit, Decision, Decisions, Part, Story, VotingCircuit
@@ -21,6 +22,7 @@ HANDSHAKE = (
     "A sample is accepted at a rising edge of clk at which in_valid and in_ready are both high, an answer given at one at which "
     "out_valid and out_ready are. rst is synchronous, active high."
 )
+NEAREST = "Give the nearest number for a value between two steps, and the nearest end for one beyond the ends."
 SAID = "Every link between parts carries data, valid and ready."
 COUNTS = {
     "luts": "LUTs",
@@ -89,9 +91,10 @@ def accuracies(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _facts(report: dict[str, Any]) -> dict[str, str]:
+    wide = "columns" in report["input"]  # of several widths
     return {
         "weights": f"{report['weights']:,}",
-        "bits per input": f"{report['input_bits']}",
+        **({"bits of all inputs": f"{report['graph'][0]['bits']}"} if wide else {"bits per input": f"{report['input_bits']}"}),
         "bits per weight": f"{report['weight_bits']}",
         "lookups per sample": f"{report['lookups']:,}",
         **({_output(report): short_number(unit, 6)} if (unit := report.get("output_unit")) is not None else {}),
@@ -193,6 +196,7 @@ def _interface(report: dict[str, Any]) -> list[CellTable]:
         said = f"{given['channels']:,} inputs, {given['bits'] // given['channels']} bits each, the first in the lowest bits"
         inputs = [(said, f"{given['bits'] - 1}:0", f"0 to {2 ** report['input_bits'] - 1:,} each")]
     told = HANDSHAKE + (f" {more:,} more inputs are in report.json." if more > 0 else "")
+    told += f" {NEAREST} Of the data, {changed_text(report['readings'])}." if report.get("readings") else ""
     classes = [(number, name) for number, name in enumerate(report["classes"]) if str(number) != name]
     if port := report.get("output_port"):
         means = f"{_predicted(report)} = out_data × {short_number(report['output_unit'], 6)}"
@@ -213,7 +217,10 @@ def _holds(port: dict[str, Any]) -> str:
         more = len(port["categories"]) - MOST_CATEGORIES
         known = [f"{number}: {name}" for number, name in enumerate(port["categories"][:MOST_CATEGORIES])]
         return ", ".join([*known, *([f"and {more:,} more"] if more > 0 else [])])
-    return f"{port['low']:,} to {port['high']:,}{' (two’s complement)' if port['signed'] else ''}"
+    if "valid_of" in port:
+        return f"1, or 0 where {port['valid_of']} has no value; its bits may then be anything"
+    told = "" if port["value"] is None else value_text(port["value"])
+    return f"{port['low']:,} to {port['high']:,}{' (two’s complement)' if port['signed'] else ''}{told}"
 
 
 def _range(values: list[int]) -> str:

@@ -99,6 +99,8 @@ def _check(model: Tabular, request: BuildRequest) -> None:
             f"{request.checkpoint} counts patterns in images, which is built as a core with memories: --target is "
             f"{request.target}, expected verilog, ecp5 or c"
         )
+    if request.readings:
+        raise UsageError("--reading is for columns of numbers, and this model counts patterns in images")
     if request.input_bits not in (None, 8):
         raise UsageError(f"--input-bits is {request.input_bits}, and the pixels of a model that counts patterns have 8 bits")
     if request.drop_unseen:

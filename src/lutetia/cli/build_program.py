@@ -137,10 +137,9 @@ def whole_model(request: BuildRequest) -> IntegerTransformer | IntegerClassifier
     n_tables = request.n_tables
     if bits["weight_bits"] > WEIGHT_BITS and not isinstance(model, Tabular):
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {WEIGHT_BITS}; only tables of data take more")
-    if isinstance(model, Tabular) and request.input_bits is not None:
-        raise UsageError(
-            "--input-bits is for the circuit of a table of data: with --target c, columns.c takes values as they are"
-        )
+    if request.readings or (isinstance(model, Tabular) and request.input_bits is not None):
+        option = "--reading" if request.readings else "--input-bits"
+        raise UsageError(f"{option} is for the circuit of a table of data: with --target c, columns.c takes values as they are")
     if isinstance(model, Tabular) and (n_tables is not None or bits["weight_bits"] < WEIGHT_BITS):
         data, n_tables = open_run_data(request.checkpoint, request.data, model), n_tables or model.config.n_tables
         refit = Refit(fit_settings(request.checkpoint), request.refit)

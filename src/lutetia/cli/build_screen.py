@@ -12,6 +12,7 @@ from typing import Any
 from lutetia._shared.losses import ERRORS, NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.build_intervals import circuit_text
+from lutetia.cli.build_readings import changed_text, readings_text
 from lutetia.cli.guard import stop_if_interrupted
 from lutetia.cli.show import console
 from lutetia.cli.values import PROGRAMS
@@ -80,7 +81,10 @@ def accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("fewer", "; ".join(_smaller(each) for each in used["fewer"]) + " (--tables)"))
     if report.get("unseen"):
         lines.append(("unseen", unseen_text(report["unseen"])))
-    if "pixels" not in report:
+    if "columns" in given:
+        lines.append(("inputs", readings_text(given)))
+        lines.append(("readings", changed_text(report["readings"])))
+    elif "pixels" not in report:
         lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     if report.get("output_unit") is not None:
         lines.append(("output", output_text(report)))
@@ -157,9 +161,9 @@ def _range_text(given: dict[str, Any]) -> str:
     if given["range_from"] == "assumed":
         return "assumed to be 0 to 1, as the checkpoint does not say; set it with --range LO HI"
     if given["map"] == "ranks":
-        return "codes that the model's encoding makes, 0 if missing; --input-bits takes whole numbers as they are"
+        return "codes that the model's encoding makes, 0 if missing; --reading auto takes the numbers of the columns"
     if given["map"] == "values":
-        return "whole numbers as they are"
+        return "pixels as they are"
     ends = [given["low"], given["high"]]
     shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
     kind = "" if given["map"] == "affine" else ", with finer steps where many values lie"

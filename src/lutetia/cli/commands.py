@@ -162,7 +162,16 @@ def build(
         typer.Option(
             "--input-bits",
             help="Bits per input; by default the fewest that cost at most 0.2 points. For tables of data: the circuit takes "
-            "whole numbers of N bits, such as readings of a sensor, instead of codes.",
+            "readings of N bits per column instead of codes.",
+        ),
+    ] = None,
+    reading: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reading",
+            metavar="[COLUMN=]ZERO+STEP*uBITS",
+            help="For tables of data: the circuit takes the numbers of columns as whole numbers of so many bits, u unsigned or "
+            "s signed. temp=-40+0.0625*u12 is a converter of 12 bits; auto is what the data needs. May be repeated.",
         ),
     ] = None,
     weight_bits: Annotated[
@@ -237,7 +246,9 @@ def build(
     from lutetia.cli.build_screen import show_report
 
     given = (checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
-    request = BuildRequest(*given, fmax, pins, speed_grade, n_tables, temperature, reuse, refit, axi, drop_unseen)
+    request = BuildRequest(
+        *given, fmax, pins, speed_grade, n_tables, temperature, reuse, refit, axi, drop_unseen, tuple(reading or ())
+    )
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

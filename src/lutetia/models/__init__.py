@@ -24,6 +24,8 @@ from lutetia.models.metadata import LONGEST_NAME, UNKNOWN, check_metadata, dump_
 from lutetia.models.metadata import METADATA as METADATA_FILE
 from lutetia.models.metadata import MISSING as MISSING_WORDS
 from lutetia.models.patches import MOST_CHANNELS, REGION_CELLS, Patches, region_name
+from lutetia.models.readings import MOST_BITS as MOST_READING_BITS
+from lutetia.models.readings import Reading, as_readings, parse_readings
 from lutetia.models.saving import FORMAT as MODEL_FORMAT
 from lutetia.models.saving import MANIFEST_FORMAT, in_run, load, read_config, save, verify
 from lutetia.models.saving import TENSORS as TENSORS_FILE
@@ -45,6 +47,7 @@ from lutetia.models.texts import (
 )
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
+from lutetia.models.values import value_columns
 from lutetia.models.votes import Votes, VotesClassifier
 from lutetia.models.votes_config import VotesConfig
 

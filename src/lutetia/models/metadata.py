@@ -5,6 +5,8 @@ classes      the names of the classes, one for each output
 features     the names of the inputs, one for each number
 input_low    the smallest value of each input in the training data, or one number for all of them
 input_high   the largest
+decimals     by the number of an input, as a string, the decimal places of its values; none where float64 does not show them
+empty        the numbers of the inputs of which some values are missing
 target       the name of what is predicted
 loss_name    the name of a loss of the user's own, a function that is not saved
 query        of a ranking: the name of the column whose equal values are one query
@@ -47,6 +49,7 @@ MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"
 TASKS = ("classification", "regression", "ranking", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
+MOST_DECIMALS = 18
 NAMES = ("target", "weight", "query", "loss_name")
 
 
@@ -120,6 +123,13 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None, n_class
             fail("metadata.categories", number, "other inputs than those of dates")
     if "texts" in metadata:
         check_text_columns(metadata["texts"], n_inputs, n_classes)
+    for number, places in _by_input(metadata, "decimals", "decimal places", n_inputs):
+        if isinstance(places, bool) or not isinstance(places, int) or not 0 <= places <= MOST_DECIMALS:
+            fail(f"metadata.decimals[{number!r}]", places, f"a whole number from 0 to {MOST_DECIMALS}")
+    empty = metadata.get("empty", [])
+    wanted = range(n_inputs or 0)
+    if not isinstance(empty, list | tuple) or not all(type(each) is int and each in wanted for each in empty):
+        fail("metadata.empty", empty, f"a list of the numbers of inputs below {len(wanted)}")
     for number, unit in _by_input(metadata, "units", "units", n_inputs):
         if not isinstance(unit, str):
             fail(f"metadata.units[{number!r}]", unit, "a string")

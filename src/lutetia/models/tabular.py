@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +19,7 @@ from lutetia.models.dates import date_text, has_times, part_text
 from lutetia.models.encoding import TOP, Encoding
 from lutetia.models.gates import Gates
 from lutetia.models.patches import Patches
+from lutetia.models.readings import Reading
 from lutetia.models.sizes import ModelSize, tabular_size
 from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.values import value_network
@@ -196,9 +197,12 @@ class Tabular(Model[TabularConfig]):
             graph = lut_network(self.tables, bits=BITS, weight_bits=weight_bits, **options).graph  # type: ignore[arg-type]
         return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
 
-    def on_values(self, network: LUTNetwork, bits: int) -> LUTNetwork:
-        """An integer model of this one, whose circuit takes whole numbers of `bits` bits, or pixels, in place of codes."""
-        return value_network(self, network, bits)
+    def on_values(
+        self, network: LUTNetwork, bits: int | None = None, readings: Mapping[str, Reading] | None = None
+    ) -> LUTNetwork:
+        """An integer model of this one, whose circuit takes `readings` by the names of columns, whole numbers of `bits` bits, or
+        pixels, in place of codes."""
+        return value_network(self, network, bits, readings)
 
     def first(self, n_tables: int) -> Tabular:
         """A model of the first tables, with the same encoding; a model of gates has none, as its gates are trained together.

@@ -2,110 +2,143 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_range
+from lutetia.models.readings import MOST_BITS, Reading, find_readings
 
 if TYPE_CHECKING:
     from lutetia.models.tabular import Tabular
-    from lutetia.precompute import Domain, LUTNetwork
+    from lutetia.precompute import ListedCodes, LUTNetwork, RisingCodes, ValueColumn
 
-PIXEL_BITS = 8  # a value of 1 is a pixel of 255
-MOST_BITS = 16  # a table of codes has a row for every value
+PIXEL_BITS = 8
+PIXEL = Reading(PIXEL_BITS, step=Fraction(1, 2**PIXEL_BITS - 1))  # a value of 1 is a pixel of 255
 
 
-def value_network(model: Tabular, network: LUTNetwork, bits: int) -> LUTNetwork:
-    """The integer model `network` of a model as one that takes the values themselves, whole numbers of `bits` bits.
+@dataclass(frozen=True)
+class ColumnValues:
+    """A column of a circuit: its name, the reading of its numbers or None for categories, the bits of these, and whether a bit
+    behind them says that there is a value."""
 
-    A column with negative values in the training data is signed. Categories are given by their numbers. Dates, fractions and
-    ranges that do not fit are refused, and so are samples with missing values.
+    name: str
+    reading: Reading | None
+    n_categories: int
+    valid: bool
+
+    @property
+    def bits(self) -> int:
+        """Of the value."""
+        return max(1, (self.n_categories - 1).bit_length()) if self.reading is None else self.reading.bits
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        told: dict[str, Any] = {"name": self.name, "bits": self.bits, "valid": self.valid, "reading": None}
+        if (own := self.reading) is not None:
+            told |= {"reading": own.text, "signed": own.signed, "step": float(own.step), "zero": float(own.zero)}
+            told |= dict(zip(("low", "high"), map(float, own.ends), strict=True))
+        return told
+
+
+def value_network(
+    model: Tabular, network: LUTNetwork, bits: int | None = None, readings: Mapping[str, Reading] | None = None
+) -> LUTNetwork:
+    """The integer model `network` of a model as one that takes the values themselves, as whole numbers: `readings` by the names
+    of columns say what these stand for, "" for all others; without one a column has `bits` bits, or as many as its data needs.
+
+    A column with negative values in the training data is signed. Categories are given by their numbers. A column that had
+    missing values has an input of one bit more, which says whether there is a value. Dates are refused.
     """
-    from lutetia.precompute import CodeEncoder, LUTNetwork, UInt, ValueColumn, on_values
+    from lutetia.precompute import CodeEncoder, LUTNetwork, on_values
 
-    check_range("bits", bits, 1, MOST_BITS)
-    is_image = len(model.config.input_shape) > 1
-    if is_image and bits != PIXEL_BITS:
-        raise ArgumentError(f"bits is {bits}, expected {PIXEL_BITS}: a pixel has {PIXEL_BITS} bits")
-    if is_image and not 0 <= np.min(model.metadata.get("input_low", 0)) <= np.max(model.metadata.get("input_high", 1)) <= 1:
-        raise ArgumentError("the numbers of the images go beyond 0 to 1, expected pixels of 8 bits: train on those")
-    names = _names(model)
-    domains = [UInt(bits)] * model.n_columns if is_image else _domains(model, bits, names)
-    columns = []
-    codes = {domain: _codes_of(model, domain, is_image) for domain in set(domains)}
-    for column, domain in enumerate(domains):
-        own = torch.nonzero(model.encoding.source == column)[:, 0].tolist()
-        columns.append(ValueColumn(domain, {number: codes[domain][number].astype(np.int64) for number in own}))
+    columns = value_columns(model, bits, readings or {})
+    given = [_value_column(model, number, column) for number, column in enumerate(columns)]
 
     def values(x: Tensor) -> Tensor:
-        return _whole(x, domains, names, is_image)
+        return _numbers(x, columns)
 
-    return LUTNetwork(on_values(network.graph, columns), model, CodeEncoder(bits, values, map="values"))
-
-
-def _names(model: Tabular) -> list[str]:
-    known = model.metadata.get("features")
-    return [str(name) for name in known] if known else [f"x{number}" for number in range(model.n_columns)]
+    told = {} if columns[0].reading is PIXEL else {"columns": [column.to_dict() for column in columns]}
+    coded = CodeEncoder(max(column.bits for column in columns), values, map="values", more=told)
+    return LUTNetwork(on_values(network.graph, given), model, coded)
 
 
-def _domains(model: Tabular, bits: int, names: list[str]) -> list[Domain]:
-    """The whole numbers that each column may hold; an error where a column holds others."""
-    from lutetia.precompute import Int, UInt
-
-    low, high = (model.metadata.get(key) for key in ("input_low", "input_high"))
-    if low is None or high is None:
-        raise ArgumentError("the model does not say what its columns range over, expected one of lutetia train or an estimator")
-    edges, domains = model.encoding.edges.cpu().numpy(), []
-    for column, name in enumerate(names):
-        if str(column) in model.metadata.get("dates", {}):
-            raise ArgumentError(f"column {name!r} holds dates, expected whole numbers of {bits} bits")
-        if (known := model.metadata.get("categories", {}).get(str(column))) is not None:
-            domains.append(UInt(max(1, (len(known) - 1).bit_length())))
-            continue
-        own = edges[(model.encoding.source == column).cpu().numpy()]
-        odd = own[np.isfinite(own) & (own * 2 != np.floor(own * 2))]
-        if len(odd) or low[column] != np.floor(low[column]):
-            at = float(odd[0]) if len(odd) else low[column]
-            raise ArgumentError(
-                f"column {name!r} has fractions (it is compared with {at:.6g}), expected whole numbers of {bits} bits: train on "
-                "what the circuit will be given"
-            )
-        domain = Int(max(bits, 2)) if low[column] < 0 else UInt(bits)
-        if not domain.low <= low[column] <= high[column] <= domain.high:
-            raise ArgumentError(
-                f"column {name!r} goes from {low[column]:.6g} to {high[column]:.6g}, expected at most {domain.low} to "
-                f"{domain.high}, what {bits} bits hold: this column needs {_needed(low[column], high[column])}"
-            )
-        domains.append(domain)
-    return domains
+def value_columns(model: Tabular, bits: int | None, readings: Mapping[str, Reading]) -> list[ColumnValues]:
+    """The columns of a circuit that takes values; an error for those that cannot have such readings."""
+    if bits is not None:
+        check_range("bits", bits, 1, MOST_BITS)
+    return _pixels(model, bits, readings) if len(model.config.input_shape) > 1 else _columns(model, bits, readings)
 
 
-def _needed(low: float, high: float) -> int:
-    """The bits of whole numbers in a range."""
-    return int(high).bit_length() if low >= 0 else 1 + max(int(high).bit_length(), (-int(low) - 1).bit_length())
+def _pixels(model: Tabular, bits: int | None, readings: Mapping[str, Reading]) -> list[ColumnValues]:
+    """The pixels of an image, by their numbers."""
+    if readings or bits not in (None, PIXEL_BITS):
+        found = "readings are given" if readings else f"bits is {bits}"
+        raise ArgumentError(f"{found}, expected {PIXEL_BITS} bits: a pixel has {PIXEL_BITS} bits")
+    if not 0 <= np.min(model.metadata.get("input_low", 0)) <= np.max(model.metadata.get("input_high", 1)) <= 1:
+        raise ArgumentError("the numbers of the images go beyond 0 to 1, expected pixels of 8 bits: train on those")
+    return [ColumnValues(f"x{number}", PIXEL, 0, False) for number in range(model.n_columns)]
 
 
-def _codes_of(model: Tabular, domain: Domain, is_image: bool) -> np.ndarray:
-    """The codes of all inputs for every value of a domain, from the lowest on: uint8 [n_encoded, values]."""
-    values = np.arange(domain.low, domain.high + 1, dtype=np.float64) / (2**PIXEL_BITS - 1 if is_image else 1)
-    return model.encoding.codes(np.broadcast_to(values[:, None], (len(values), model.n_columns)))
+def _columns(model: Tabular, bits: int | None, readings: Mapping[str, Reading]) -> list[ColumnValues]:
+    known, categories = model.metadata, model.metadata.get("categories", {})
+    names = [str(name) for name in known["features"]] if known.get("features") else [f"x{at}" for at in range(model.n_columns)]
+    found = find_readings(names, known, bits, readings)
+    counts = [len(categories.get(str(number), ())) for number in range(len(names))]
+    unknown = known.get("unknown") == "missing"  # categories that were never seen are missing, too
+    valid = [number in known.get("empty", ()) or (unknown and count > 0) for number, count in enumerate(counts)]
+    return [ColumnValues(*column) for column in zip(names, found, counts, valid, strict=True)]
 
 
-def _whole(x: Tensor, domains: list[Domain], names: list[str], is_image: bool) -> Tensor:
-    """x [n, ...] as whole numbers int64 [n, columns], in which nothing is missing."""
+def _value_column(model: Tabular, number: int, column: ColumnValues) -> ValueColumn:
+    """A column, and the codes of all inputs that are made from it."""
+    from lutetia.precompute import ListedCodes, RisingCodes, UInt, ValueColumn
+
+    own = torch.nonzero(model.encoding.source == number)[:, 0].tolist()
+    codes: dict[int, RisingCodes | ListedCodes] = {}
+    if column.reading is None:
+        domain = UInt(column.bits)
+        every = np.arange(2**column.bits, dtype=np.float64)[:, None]
+        listed = model.encoding.codes(np.broadcast_to(every, (len(every), model.n_columns))).astype(np.int64)
+        codes |= {each: ListedCodes(listed[each]) for each in own}
+        return ValueColumn(domain, codes, column.valid)
+    for each in own:
+        edges = model.encoding.edges[each].cpu().double().numpy()
+        codes[each] = RisingCodes(np.array([column.reading.last(edge) for edge in edges[np.isfinite(edges)]], dtype=np.int64))
+    return ValueColumn(column.reading.domain, codes, column.valid)
+
+
+def _numbers(x: Tensor, columns: Sequence[ColumnValues]) -> Tensor:
+    """x [n, ...] as whole numbers int64 [n, inputs], the nearest that there are."""
     values = x.flatten(1).cpu()
-    if is_image and values.is_floating_point():
-        values = (values.double() * (2**PIXEL_BITS - 1)).round()
-    values = values.double()
-    low, high = (torch.tensor([getattr(domain, end) for domain in domains], dtype=torch.float64) for end in ("low", "high"))
-    wrong = ~((values >= low) & (values <= high) & (values == values.floor()))
+    values = values.double() / (2**PIXEL_BITS - 1) if values.dtype == torch.uint8 and columns[0].reading is PIXEL else values
+    made: list[np.ndarray] = []
+    for column, own in zip(columns, values.double().numpy().T, strict=True):
+        missing = np.isnan(own)
+        if missing.any() and not column.valid:
+            row = int(np.flatnonzero(missing)[0])
+            raise ArgumentError(
+                f"column {column.name!r} has no value in row {row}, expected one: none was missing in the training data, so the "
+                "circuit has no bit for that"
+            )
+        made.append(_categories(own, column) if column.reading is None else column.reading.numbers(own))
+        if column.valid:
+            made.append((~missing).astype(np.int64))
+    return torch.from_numpy(np.stack(made, 1))
+
+
+def _categories(own: np.ndarray, column: ColumnValues) -> np.ndarray:
+    """The numbers of categories; 0 where a value is missing."""
+    wrong = ~(np.isnan(own) | ((own >= 0) & (own < 2**column.bits) & (own == np.floor(own))))
     if wrong.any():
-        row, column = torch.nonzero(wrong)[0].tolist()
-        held, domain, name = values[row, column].item(), domains[column], names[column]
-        if np.isnan(held):
-            raise ArgumentError(f"column {name!r} has no value in row {row}, and whole numbers have none for that: use codes")
-        raise ArgumentError(f"column {name!r} holds {held:.6g} in row {row}, expected {domain.low} to {domain.high}")
-    return values.to(torch.int64)
+        row = int(np.flatnonzero(wrong)[0])
+        raise ArgumentError(
+            f"column {column.name!r} holds {own[row]:.6g} in row {row}, expected the number of a category from 0 to "
+            f"{2**column.bits - 1}"
+        )
+    return np.nan_to_num(own).astype(np.int64)

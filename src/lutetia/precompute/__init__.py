@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.split import split_convolution
     from lutetia.precompute.front.trace import trace
     from lutetia.precompute.front.translate import argmax_node
-    from lutetia.precompute.front.values import ValueColumn, on_values
+    from lutetia.precompute.front.values import ListedCodes, RisingCodes, ValueColumn, on_values
     from lutetia.precompute.front.votes import gates_graph, votes_graph
     from lutetia.precompute.front.voting import voting as count_votes
     from lutetia.precompute.front.voting import wiring as votes_wiring
@@ -158,7 +158,7 @@ _touch, __dir__ = lazy_door(
         "front.split": "split_convolution",
         "front.trace": "trace",
         "front.translate": "argmax_node",
-        "front.values": "ValueColumn on_values",
+        "front.values": "ListedCodes RisingCodes ValueColumn on_values",
         "front.votes": "gates_graph votes_graph",
         "front.voting": "count_votes=voting votes_wiring=wiring",
         "hdl.testbench": "LATER",

@@ -4,6 +4,7 @@ folders out."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,11 +15,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted, validate_data
 
 from lutetia.errors import DataError
-from lutetia.models import Grams, Tabular, data_columns, in_run, load, read_config, save, text_columns, text_inputs
+from lutetia.models import Grams, Tabular, as_readings, data_columns, in_run, load, read_config, save, text_columns, text_inputs
 from lutetia.sklearn.columns import check_names, find_categories, find_dates, find_texts, is_frame, texts_of, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
-from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores, as_texts, read_texts
+from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores, as_texts, describe_columns, read_texts
 
 if TYPE_CHECKING:
     from lutetia.precompute import Build
@@ -242,14 +243,17 @@ class TabularEstimator(BaseEstimator):
         *,
         weight_bits: int = 8,
         input_bits: int | None = None,
+        readings: str | Mapping[str, str] | None = None,
         n_tables: int | None = None,
         prove: bool = True,
         time_limit: float = 600.0,
     ) -> Build:
         """The fitted tables, or the first `n_tables` of them, as a circuit: written, simulated and with `prove` proved.
 
-        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); with `input_bits` whole numbers of so many bits,
-        one per column, as `X` has them. `X` holds samples to simulate; random inputs by default. With training data, `X` and `y`
+        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`), or readings: whole numbers that stand for the
+        values of a column. With `input_bits` they have so many bits; `readings` says what they are, by the names of columns, or
+        for all: "-40+0.0625*u12" are 12 bits, unsigned, in steps of 0.0625 from -40 on; "auto" is what the data asks for. `X`
+        holds samples to simulate; random inputs by default. With training data, `X` and `y`
         and where they were weighted `sample_weight`, the rows of the first `n_tables` are fitted to it again, which recovers much
         of what the others contributed, unless that is worse on held-out samples; 64 samples of it are simulated. The result's
         `report` says what was checked and under "refit" what was kept, its `hardware` holds the Verilog and VHDL.
@@ -262,8 +266,8 @@ class TabularEstimator(BaseEstimator):
         if n_tables is not None and y is not None:
             model, trial = self._refit(X, y, n_tables, sample_weight)
         network = model.network(weight_bits)
-        if input_bits is not None:
-            network = model.on_values(network, input_bits)
+        if input_bits is not None or readings is not None:
+            network = model.on_values(network, input_bits, as_readings(readings))
         matrix = None if X is None else self._matrix(X)
         samples = None if matrix is None else network.quantise(torch.from_numpy(matrix if y is None else matrix[:SIMULATED]))
         classes = self.model_.metadata.get("classes", ())
@@ -295,11 +299,10 @@ class TabularEstimator(BaseEstimator):
 
     def _describe_data(self, rows: TabularRows) -> dict[str, Any]:
         """The metadata of the model: names, ranges, categories."""
-        plain, ends = self._plain, (np.nanmin, np.nanmax)
-        low, high = (np.nan_to_num(end(rows.x, 0)).tolist() if plain else [] for end in ends)
+        plain = self._plain
         place = {number: str(at) for at, number in enumerate(plain)}
         categories = {place[number]: [_plain(each) for each in values] for number, values in self.categories_.items()}
-        known: dict[str, Any] = {"input_low": low, "input_high": high}
+        known = describe_columns(rows.x, rows.x)
         if hasattr(self, "feature_names_in_") or self.texts_:
             known["features"] = [name if name.strip() else f"x{number}" for number, name in enumerate(self.names())]
             known["features"] = [known["features"][number] for number in plain]

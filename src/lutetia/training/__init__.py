@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lutetia.training.progress import Live, Silent
     from lutetia.training.progress import clock as duration_text
     from lutetia.training.queries import query_numbers
+    from lutetia.training.ranges import describe_columns
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
     from lutetia.training.row_columns import read_weights
     from lutetia.training.run import train
@@ -112,6 +113,7 @@ __getattr__, __dir__ = lazy_door(
         "own_loss": "function_name",
         "progress": "Live Silent duration_text=clock",
         "queries": "query_numbers",
+        "ranges": "describe_columns",
         "resharding": "full_state_dict load_full_state_dict",
         "row_columns": "read_weights",
         "run": "train",

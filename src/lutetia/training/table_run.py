@@ -34,6 +34,7 @@ from lutetia.training.folder import RunFolder
 from lutetia.training.images import ImageSettings, guess_images, has_colours_last, labelled_images
 from lutetia.training.intervals import interval_bounds
 from lutetia.training.patches import N_COUNTS, PatchTrial, can_have_patches
+from lutetia.training.ranges import describe_columns
 from lutetia.training.row_columns import RowColumns
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.shifts import moves
@@ -324,13 +325,12 @@ def _check_loss(config: TableConfig, table: LearningTable) -> None:
 
 
 def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
-    low, high = (np.nan_to_num(end(rows.x, 0)) for end in (np.nanmin, np.nanmax)) if rows.x.shape[1] else np.empty((2, 0))
-    image = len(table.input_shape) > 1
-    known: dict[str, Any] = {
-        "task": _task(table),
-        "input_low": float(low.min()) if image else low.tolist(),
-        "input_high": float(high.max()) if image else high.tolist(),
-    }
+    known: dict[str, Any]
+    if len(table.input_shape) > 1:
+        known = {"input_low": float(np.nanmin(rows.x)), "input_high": float(np.nanmax(rows.x))}
+    else:
+        known = describe_columns(table.x, rows.x)
+    known["task"] = _task(table)
     if table.classes:
         known["classes"] = table.classes
     if table.features:

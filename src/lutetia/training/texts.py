@@ -19,6 +19,7 @@ import numpy as np
 from lutetia.errors import DataError
 from lutetia.models import LONGEST_NAME, Encoding, Grams, Tally, TextColumn, find_grams, gram_text, text_columns, text_inputs
 from lutetia.training.columns import MOST_CATEGORIES, MOST_CLASSES, is_missing, text_of
+from lutetia.training.ranges import describe_columns
 
 if TYPE_CHECKING:
     from lutetia.training.data import Samples
@@ -151,9 +152,11 @@ def loudest_words(column: TextColumn, classes: Sequence[str]) -> dict[str, list[
 
 def text_metadata(texts: Sequence[TextColumn], x: Array) -> dict[str, Any]:
     """What the metadata of a model says of texts, and the ranges of the inputs made of them, of x float64 [n, inputs]."""
-    made = x[:, min(each.first for each in texts) :]
-    low, high = (np.nan_to_num(end(made, 0, initial=0, where=~np.isnan(made))).tolist() for end in (np.min, np.max))
-    return {"texts": {each.name: each.to_dict() for each in texts}, "input_low": low, "input_high": high}
+    first = min(each.first for each in texts)
+    made = describe_columns(x[:, first:], x[:, first:])
+    places = {str(first + int(number)): count for number, count in made["decimals"].items()}
+    empty = list(range(first, x.shape[1]))  # any text may be missing
+    return {**made, "texts": {each.name: each.to_dict() for each in texts}, "decimals": places, "empty": empty}
 
 
 def describe_texts(known: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +168,8 @@ def describe_texts(known: Mapping[str, Any], made: Mapping[str, Any]) -> dict[st
     features = [*known.get("features", (f"x{number}" for number in range(n_plain)))]
     titles = {number: name for each in texts for number, name in each.titles(known.get("classes", ())).items()}
     told = {"features": features + [titles[number][:LONGEST_NAME] for number in sorted(titles)], "texts": made["texts"]}
-    return {**known, **told, **{key: [*known[key], *made[key]] for key in ("input_low", "input_high")}}
+    told["decimals"] = known["decimals"] | made["decimals"]
+    return {**known, **told, **{key: [*known[key], *made[key]] for key in ("input_low", "input_high", "empty")}}
 
 
 def _groups(rows: TabularRows, shape: Shape) -> dict[float, Array]:

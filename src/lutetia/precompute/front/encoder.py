@@ -11,8 +11,8 @@ longer be the one that was trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -86,12 +86,13 @@ class Encoder:
 @dataclass(frozen=True, eq=False)
 class CodeEncoder:
     """A model's own map from values to codes of `bits` bits: `codes` takes x [batch, ...]. `map` is "ranks", or "values" where
-    whole numbers stay as they are."""
+    whole numbers stand for the values; `more` are facts about these."""
 
     bits: int
     codes: Callable[[Tensor], Tensor]
     step: float = 1.0
     map: str = "ranks"
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [batch, ...] -> int64 [batch, n_codes]."""
@@ -99,7 +100,7 @@ class CodeEncoder:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {"bits": self.bits, "map": self.map, "low": 0, "high": 2**self.bits - 1}
+        return {"bits": self.bits, "map": self.map, "low": 0, "high": 2**self.bits - 1, **self.more}
 
 
 def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool | None = None) -> Encoder:
