@@ -175,6 +175,13 @@ def test_metadata_of_texts_is_checked(changes: dict[str, Any], told: str) -> Non
         check_metadata(metadata(**changes), TabularConfig(input_shape=(6,), n_encoded=6))
 
 
+def test_numbers_above_which_words_speak_fit_a_double() -> None:
+    config = TabularConfig(input_shape=(6,), n_encoded=6, n_classes=1)
+    check_metadata(metadata(tallies=[[1e300, "words"], [1, "pairs"]]), config)
+    with pytest.raises(ArgumentError, match="tallies"):
+        check_metadata(metadata(tallies=[[10**400, "words"], [1, "pairs"]]), config)
+
+
 def test_metadata_of_texts_is_a_table() -> None:
     model = Tabular(TabularConfig(input_shape=(6,), n_encoded=6))
     for wrong in ([], {}, {"review": 3}):

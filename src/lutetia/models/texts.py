@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -359,7 +360,7 @@ def _is_tally(given: object, n_classes: int | None) -> bool:
     if not isinstance(given, list | tuple) or len(given) != 2 or given[1] not in TALLIED:
         return False
     group = given[0]
-    if isinstance(group, bool) or not isinstance(group, int | float) or not abs(group) < float("inf"):
+    if isinstance(group, bool) or not isinstance(group, int | float) or not abs(group) <= sys.float_info.max:
         return False
     return (n_classes or 1) == 1 or (group == int(group) and 0 <= group < (n_classes or 1))
 
