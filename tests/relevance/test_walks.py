@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from lutetia import relevance
-from lutetia.relevance import Rules, presets, seen
+from lutetia.relevance import Rules, names, presets, seen
 from lutetia.relevance.promise import Promises
 from relevance.residual import Residual, data
 
@@ -124,6 +124,15 @@ def test_a_plan_of_a_walk_that_failed_is_not_replayed() -> None:
     for _ in range(2):
         with pytest.raises(relevance.UnknownOperation):
             plan(-torch.eye(3))
+
+
+def test_a_plan_asks_nothing_of_nodes_whose_graph_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.13 those of custom functions cannot answer."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    plan = relevance.compile(model, torch.randn(2, 4))
+    monkeypatch.setattr(names.Modules, "around", None)
+    assert {row.module for row in plan(torch.randn(2, 4)).report} == {"", "0", "1", "2"}
+    assert plan.replayed == 1
 
 
 def test_a_plan_of_one_output_is_none_of_another() -> None:

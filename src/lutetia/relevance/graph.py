@@ -248,7 +248,6 @@ class AutogradGraph:
             if not children and isinstance(getattr(fn, "variable", None), torch.nn.Parameter) != node.is_parameter:
                 return False
         for fn, node in place.items():
-            node.module = node.outer  # which the new node cannot say
             node.fn, node.notes, node.wide = fn, fn.metadata, None
             node.targets = ()
             node.reset()

@@ -59,6 +59,8 @@ class Plan:
             self._first = None  # a walk that fails leaves a plan of only a part
             planned = ExplainedOutput(output, asked, self._run.rules)
             report = planned.walk(output, seed, self._run.unknown)
+            for node in planned.graph.found:  # now: a node cannot say it once its graph is gone, nor can the next one
+                node.module = node.outer
             self._first = planned
             self.planned += 1
             return finish(output, seed, asked, planned.targets, report)
