@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from lut.oracle import make_sequence
 from lutetia._shared.triton_order import sort_columns
 from lutetia.errors import ArgumentError
-from lutetia.lut import Sequence, Sums, growth, kernels, lut_attention, use_backend
+from lutetia.lut import Sequence, Sums, growth, kernels, lut_attention, random_anchors, use_backend
 from lutetia.lut.connectivity.parts import SynapseMeta
 from lutetia.lut.kernels.protocol import Detected, Products
 from lutetia.lut.kernels.reference import sequences as walk
@@ -201,3 +201,19 @@ def test_sparse_connectivity_takes_its_pairs_in_parts(shared: bool, sums: str, m
             y = lut_attention(learned[0], weight, made["anchors"], learned[1], synapses=synapses, sums=sums)
             results.append([y.detach(), *torch.autograd.grad(y, learned, made["grad"].float())])
     same(results[1], results[0], sums)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_no_sequences_through_sparse_connectivity(shared: bool) -> None:
+    synapses = growth.random(2, 4, 3, 0.6, shared=shared, seed=0).to(DEVICE)
+    x = torch.randn(0, 5, 4, device=DEVICE, requires_grad=True)
+    weight = torch.randn(synapses.n_weights, device=DEVICE, requires_grad=True)
+    positions, anchors = torch.randn(4, 2, 2, device=DEVICE), random_anchors(4, 2, 1, seed=0).to(DEVICE)
+    with use_backend("triton"):
+        y = lut_attention(x, weight, anchors, positions, synapses=synapses)
+        y.sum().backward()
+    assert y.shape == (0, 5, 3)
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    assert weight.grad is not None
+    assert not weight.grad.any()

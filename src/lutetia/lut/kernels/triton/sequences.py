@@ -83,7 +83,7 @@ def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence
         y = weight.new_zeros(*sequence.x.indices.shape[:2], connectivity.n_outputs, dtype=torch.int64 if sums.exact else dtype)
         for each in pairs_of(sequence):
             filled = fill_units(weight, connectivity, each.cells.flatten(0, 1), sums)
-            y.index_add_(1, each.j, filled.view(len(y), -1, y.shape[2]))
+            y.index_add_(1, each.j, filled.view(len(y), len(each.j), y.shape[2]))
         return from_units(y, sums, dtype)
     if walks_pairs(sums, sequence, weight):
         return pairs.fill(weight, sequence, sums)
