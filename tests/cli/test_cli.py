@@ -20,6 +20,7 @@ require_module("typer")
 COMMANDS = [
     "demo",
     "train",
+    "compare",
     "predict",
     "evaluate",
     "explain",

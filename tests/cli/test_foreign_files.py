@@ -99,7 +99,7 @@ def test_a_lock_whose_file_has_gone_is_taken_anew(rows: Path, monkeypatch: pytes
 
 
 def test_a_folder_that_cannot_be_is_refused_before_the_fit(rows: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lutetia.training.table_run.fit_tabular", lambda *_, **__: pytest.fail("was fitted"))
+    monkeypatch.setattr("lutetia.training.table_fit.fit_tabular", lambda *_, **__: pytest.fail("was fitted"))
     assert "is a file, or lies in one" in error(capsys, "train", rows, "--out", rows)
 
 
@@ -157,7 +157,7 @@ def test_a_link_to_itself_and_an_end_of_memory_are_sentences(
     Path("loop.csv").symlink_to("loop.csv")
     assert "unexpected" not in error(capsys, "train", "loop.csv", "--out", "run")
     for lack in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 7 bytes")):
-        monkeypatch.setattr("lutetia.training.table_run.fit_tabular", MagicMock(side_effect=lack))
+        monkeypatch.setattr("lutetia.training.table_fit.fit_tabular", MagicMock(side_effect=lack))
         assert error(capsys, "train", rows, "--out", "run").startswith("error: there is not enough memory")
     assert not Path("run").exists()
 

@@ -22,11 +22,13 @@ import torch
 from loaders_foreign import (
     make_decoder,
     make_onnx,
+    make_pooling,
     make_samples,
     make_spreadsheet,
     use_all,
     use_decoder,
     use_onnx,
+    use_pooling,
     use_table_file,
 )
 
@@ -436,6 +438,7 @@ LOADERS: dict[str, Loader] = {
         ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
         needs="transformers",
     ),
+    "pooling": Loader(make_pooling, use_pooling, ("modules.json", "1_Pooling/config.json"), needs="transformers"),
     "shards": Loader(
         lambda folder: save_shards(classifier(), folder / "shards"),
         lambda folder: load_shards(classifier(), folder / "shards"),

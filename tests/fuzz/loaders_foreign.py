@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,18 @@ def use_decoder(folder: Path) -> None:
 
     load_model(folder)  # which reads what the config says that it is
     load_decoder(folder, "eager")
+
+
+def make_pooling(folder: Path) -> None:
+    """What sentence-transformers writes beside an encoder: its modules, and how it pools."""
+    modules = [{"idx": place, "path": path, "type": f"sentence_transformers.models.{kind}"} for place, (path, kind) in
+               enumerate([("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")])]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": false}')
+
+
+def use_pooling(folder: Path) -> None:
+    from lutetia.integrations.transformers.pooling import pooling_of
+
+    pooling_of(folder)

@@ -47,6 +47,7 @@ READERS: dict[str, set[str]] = {
     "flow/serialize.py": {"flow"},
     "integrations/onnx_import.py": {"onnx"},
     "integrations/transformers/loading.py": {"decoder"},
+    "integrations/transformers/pooling.py": {"pooling"},
     "models/metadata.py": MODELS,
     "models/saving.py": MODELS,
     "precompute/integer/hardware.py": {"core"},
@@ -67,6 +68,7 @@ OWN = {
     *("precompute/hdl/cocotb.py", "precompute/hdl/dialect.py", "precompute/integer/c_text.py"),
     *("precompute/integer/verilog_language.py", "precompute/passes/minimise.py", "demo/learn.py", "integrations/onnx.py"),
     *(f"precompute/tools/{name}.py" for name in ("elaborated", "place", "sat", "simulate", "stages", "synthesize", "whole")),
+    "cli/apart.py",  # the device that swallows what a process of its own prints
     *("cli/build.py", "cli/quantize.py"),  # a text for nextpnr as it is; a model that was loaded before
     *("cli/explain_hf.py", "cli/explain_hf_texts.py"),  # a prompt, lines of text: of any bytes
     *("training/data.py", "training/folder.py", "training/run.py"),  # the standard library; a lock; a line for a log

@@ -51,6 +51,7 @@ def build_page() -> str:
             "graph": [node], "tables": [{"table": 0, "address_bits": 4, "rows": 16, "outputs": [3]}], "lookups": 1, "latency": 2,
             "estimate": {"luts": 5, "flip_flops": 6}, "simulated": None, "proof": None, "synthesis": None,
             "steps": [{"step": "simulation", "seconds": 0.0, "left_out": HOSTILE}], "ports": [port], "classes": [HOSTILE],
+            "input": {},
         }
     )  # fmt: skip
 
