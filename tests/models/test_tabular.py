@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import Tabular, load, save
 from lutetia.models.encoding import Columns, fit_encoding
+from tools import require_module
 
 
 def columns(x: np.ndarray, n_categories: list[int], y: np.ndarray | None = None) -> Columns:
@@ -51,6 +54,33 @@ def test_categories_are_ranked_by_the_target_and_unknown_ones_are_missing() -> N
     y = np.array([[5.0], [5.0], [9.0], [1.0], [1.0]])
     encoding = fit_encoding(columns(x, [4], y))
     assert encoding.codes(np.array([[0.0], [1.0], [2.0], [3.0], [7.0], [np.nan], [0.5]]))[0].tolist() == [2, 3, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("n", "threads"), [(0, 1), (1, 2), (257, 1), (1031, 2)])
+def test_the_compiled_loop_gives_what_one_comparison_after_another_gives(n: int, threads: int, monkeypatch: Any) -> None:
+    require_module("numba")
+    draw = np.random.default_rng(n)
+    x = np.stack([draw.normal(size=400), draw.integers(-2, 3, 400), np.full(400, 7.0), draw.integers(0, 3, 400)], 1)
+    encoding = fit_encoding(columns(x, [0, 0, 0, 3], draw.normal(size=(400, 1))))
+    edges = encoding.edges[torch.isfinite(encoding.edges)].numpy()
+    given = draw.choice(np.concatenate([edges, np.nextafter(edges, 9), [np.nan, np.inf, -np.inf, -0.0, 1e300]]), (n, 4))
+    given[:, 3] = draw.choice([0.0, 1.0, 2.0, 3.0, np.nan], n)
+    finite = [own[np.isfinite(own)] for own in encoding.edges.numpy()]
+    slow = [[0 if value != value else 1 + sum(edge < value for edge in finite[column]) for value in given[:, column]]
+            for column in range(3)]  # fmt: skip
+    ranks = encoding.ranks[3].tolist()
+    slow.append([ranks[int(value)] if value in (0, 1, 2) else 0 for value in given[:, 3]])
+    import numba
+
+    assert numba.__name__ in sys.modules
+    read_only = np.asfortranarray(given)
+    read_only.flags.writeable = False
+    for values in (given, read_only):
+        np.testing.assert_array_equal(encoding.codes(values, threads), slow)
+    monkeypatch.delitem(sys.modules, "numba")
+    np.testing.assert_array_equal(encoding.codes(given, threads), slow)
+    encoding.edges[0, 0] = -9.0  # what was prepared is not kept
+    assert encoding.codes(np.full((1, 4), -8.0), threads)[0] == 2
 
 
 def model() -> Tabular:
