@@ -221,6 +221,20 @@ def test_training_data_that_cannot_be(x: Any, y: Any, message: str) -> None:
         LUTClassifier(**FAST).fit(x, y)
 
 
+def test_rows_that_are_not_checked_by_scikit_learn_are_those_it_would_take_as_they_are() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    model = LUTClassifier(**FAST).fit(x, x[:, 0] > 0)
+    given = x[:5].copy()
+    given[1, 2] = np.nan
+    expected = model.predict_proba(given.tolist())
+    for same in (given, np.asfortranarray(given), np.repeat(given, 2, 0)[::2], given.astype(np.longdouble)):
+        np.testing.assert_array_equal(model.predict_proba(same), expected)
+    given[0, 0] = -np.inf
+    for wrong, message in ((given, "infinity"), (x[:2, :2], "3 features"), (x[0], "2D array"), (x[:0], "minimum of 1")):
+        with pytest.raises(ValueError, match=message):
+            model.predict(wrong)
+
+
 def test_numbers_to_predict_must_be_numbers() -> None:
     for y, message in (([1.0, np.nan], "NaN"), (["a", "b"], "could not convert")):
         with pytest.raises(ValueError, match=message):

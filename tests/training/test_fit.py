@@ -149,3 +149,20 @@ def test_a_refit_makes_up_for_tables_that_are_left_out() -> None:
         score(codes, fitted.anchors[:10], weight, scores)
         losses.append(goal.loss(scores))
     assert losses[1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("n", [0, 1, 8, 9, 300])
+def test_scores_are_the_rows_that_are_read_whether_samples_are_few_or_many(n: int) -> None:
+    draw = np.random.default_rng(n)
+    codes = draw.integers(0, 256, (5, n)).astype(np.uint8)
+    anchors = np.stack([draw.integers(0, 5, (7, 3)), draw.integers(0, 5 + 255, (7, 3))], 2)
+    weight = draw.normal(size=(7, 8, 2)).astype(np.float32)
+    given = draw.normal(size=(n, 2)).astype(np.float32)
+    expected = given.astype(np.float64)
+    for sample in range(n):
+        inputs = [*codes[:, sample].tolist(), *range(255)]
+        for table in range(7):
+            bits = [inputs[left] > inputs[right] for left, right in anchors[table]]
+            expected[sample] += weight[table, sum(bit << place for place, bit in enumerate(bits))]
+    score(codes, anchors, weight, given)
+    np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-5)

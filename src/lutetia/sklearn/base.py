@@ -91,7 +91,9 @@ class TabularEstimator(BaseEstimator):
             if matrix.shape[1] or not texts:
                 matrix = check_array(matrix, dtype=np.float64, ensure_all_finite="allow-nan", estimator=self, input_name="X")
         else:
-            matrix = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
+            if reset or not self._is_plain(X):  # scikit-learn's checks take longer than the prediction of a row
+                X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
+            matrix = X
             if reset and listed:
                 categories = find_categories(matrix, self.categorical_features, self._names_in(), matrix.shape[1])
             if texts:
@@ -106,6 +108,18 @@ class TabularEstimator(BaseEstimator):
             self.categories_, self.dates_, self.texts_ = categories, dates, texts
             self._check_columns(matrix)
         return matrix, tuple(read_texts(texts_of(X, number), titles[number], number, reset) for number in texts)
+
+    def _is_plain(self, X: Any) -> bool:
+        """Whether X is an array that scikit-learn's checks would hand back as it is, without a word."""
+        return (
+            type(X) is np.ndarray
+            and X.dtype == np.float64
+            and X.ndim == 2
+            and len(X) > 0
+            and X.shape[1] == self.n_features_in_ > 0
+            and not hasattr(self, "feature_names_in_")
+            and not np.isinf(X).any()
+        )
 
     @property
     def _plain(self) -> list[int]:

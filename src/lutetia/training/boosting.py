@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia._shared.loops import U, kernel
+from lutetia._shared.loops import U, entry, kernel
 from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
 from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked, way_of
@@ -23,6 +23,7 @@ from lutetia.training.monotone import directions, make_monotone
 
 Array = np.ndarray[Any, Any]
 N_CONSTANTS = 255  # thresholds 0 to 254: code > t
+FEW = 8  # samples that are added up one after another
 BETWEEN = 10  # tables from one look at the validation data to the next
 
 
@@ -199,10 +200,28 @@ def _direction(n_outputs: int, random: np.random.Generator) -> Array:
 def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: int = 1) -> None:
     """Add the rows that tables give: codes uint8 [F, n], anchors [T, A, 2], weight [T, 2**A, K] -> scores [n, K]."""
     n = codes.shape[1]
-    spread(threads, -(-n // BLOCK), _score, codes, anchors, weight, scores)
+    if n <= FEW:
+        _score_few(codes, anchors, weight, scores)
+    else:
+        spread(threads, -(-n // BLOCK), _score, codes, anchors, weight, scores)
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------
+
+
+@entry
+def _score_few(codes, anchors, weight, scores):  # type: ignore[no-untyped-def]
+    """One sample after another: a block of a few costs as much as one of many."""
+    n_inputs = len(codes)
+    for sample in range(codes.shape[1]):
+        for table in range(len(anchors)):
+            cell = U(0)
+            for place in range(anchors.shape[1]):
+                left, right = codes[anchors[table, place, 0], sample], anchors[table, place, 1]
+                other = codes[right, sample] if right < n_inputs else right - n_inputs
+                cell |= U(left > other) << U(place)
+            for output in range(U(weight.shape[2])):
+                scores[sample, output] += weight[U(table), cell, output]
 
 
 @kernel
