@@ -19,6 +19,7 @@ def summary(results: Results) -> str:
     groups = {
         "Models with default settings": (
             boosting_row(results["tabular"]),
+            predict_row(results["predict"]),
             losses_row(results["tabular_losses"]),
             ranking_row(results["ranking"]),
             texts_row(results["texts"]),
@@ -40,6 +41,19 @@ def boosting_row(result: Result) -> str:
     }
     others = ", ".join(f"{name} {means[name]}" for name in ("HistGradientBoosting", "LightGBM", "XGBoost"))
     return f"| tables of data, mean accuracy: eight sets, five folds | {means['Lutetia']} | {others} |"
+
+
+def predict_row(result: Result) -> str:
+    """Microseconds of a prediction of one row, and how much longer others take."""
+    rows = rows_of(result, "calls")
+
+    def told(name: str) -> str:
+        one = range_of([row for row in rows if row["rows"] == 1], name, " µs", 2)
+        many = range_of([{"ratio": row[name] / row["Lutetia"]} for row in rows if row["rows"] > 1], "ratio", "x", 2)
+        return one if name == "Lutetia" else f"{name} {one} and {many}"
+
+    others = "; ".join(told(name) for name in ("HistGradientBoosting", "LightGBM", "XGBoost"))
+    return f"| prediction of one row, then of 100 and of 20,000 relative to ours: three sets, one thread | {told('Lutetia')} | {others} |"
 
 
 def losses_row(result: Result) -> str:

@@ -22,6 +22,7 @@ from results_sentences import (
     losses_sentence,
     models_sentence,
     monotone_sentence,
+    predict_sentence,
     ranking_sentence,
     rates_sentence,
     reads_sentence,
@@ -74,6 +75,7 @@ COMPILING = table(
 )
 STEP_SETTING = "float32. The original cannot be captured as shipped: its graph ratio is to a patched build."
 RANKERS = ("Lutetia", "LightGBM", "XGBoost", "by chance")
+CALLS = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "LightGBM Booster", "XGBoost Booster")
 TABULAR = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "MLP")
 SHAPES = "B batch, I inputs, O outputs, N_t tables, N_c comparisons each."
 
@@ -326,6 +328,13 @@ TABLE_SECTIONS = [
         ],
         tabular_sentence,
         setting="Default settings, chosen on other sets (computers was looked at twice).",
+    ),
+    Section(
+        "Predictions",
+        "predict",
+        [table("calls", "set", "rows", *(column(name) for name in CALLS))],
+        predict_sentence,
+        setting="Default settings; microseconds of processor time of a call, one thread.",
     ),
     Section(
         "Losses of regressions",

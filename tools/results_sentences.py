@@ -188,6 +188,22 @@ def intervals_sentence(result: Result) -> str:
     )
 
 
+def predict_sentence(result: Result) -> str:
+    """What was called, and where another call is faster."""
+    rows = rows_of(result, "calls")
+    ahead = [
+        f"{name} on {row['rows']:,} row{'s' if row['rows'] > 1 else ''} of {row['set']}"
+        for row in rows
+        for name in ("HistGradientBoosting", "LightGBM", "XGBoost", "LightGBM Booster", "XGBoost Booster")
+        if row[name] < row["Lutetia"]
+    ]
+    told = f" Faster than ours: {', '.join(ahead)}." if ahead else ""
+    return (
+        "`predict_proba`, of diamonds `predict`, of float64 arrays. *Booster* is the call below the estimator that a library has "
+        f"for speed.{told}"
+    )
+
+
 def tabular_sentence(result: Result) -> str:
     """What the numbers are, how many folds they come from, and which claims do not hold."""
     settings = result["settings"]
