@@ -179,6 +179,19 @@ def test_texts_become_words_and_dates_their_parts() -> None:
         assert (fitted.predict(of_words).argmax(1) == of_words.y).all()
 
 
+@pytest.mark.parametrize("n_plain", [0, 1])
+def test_our_model_of_texts_has_a_size(n_plain: int) -> None:
+    """Saved beside a plain column, too, whose range it needs."""
+    texts = [("good", "bad")[n % 2] + " and some more words" for n in range(60)]
+    rows = rows_of(
+        np.arange(60.0)[:, None][:, :n_plain], np.arange(60) % 2, texts=(find_grams(texts, "review", n_plain, fewest=1),)
+    )
+    own = LUTClassifier(n_tables=4, random_state=0)
+    fitted = fit_ours(lambda rows: own.fit_rows(rows, Shape(2, (0,) * n_plain, (n_plain,)))[0], 1, rows)
+    assert fitted.size() > 1000
+    assert (fitted.predict(rows).argmax(1) == rows.y).all()
+
+
 def test_losses_and_rankings_reach_the_others(classes: tuple[Array, Array]) -> None:
     x, _ = classes
     y = np.round(np.exp(x[:, 0]))

@@ -20,7 +20,7 @@ from lutetia._shared.numbers import short_number
 from lutetia.models import Tabular, save, text_columns
 from lutetia.sklearn.base import probabilities, table_scores
 from lutetia.sklearn.peers import CONSTANT, Fit, Fitted, Problem
-from lutetia.training import TabularRows, with_texts
+from lutetia.training import TabularRows, describe_columns, describe_texts, with_texts
 
 Array = np.ndarray[Any, Any]
 OURS = "Lutetia"
@@ -85,6 +85,7 @@ def fit_ours(fit: Callable[[TabularRows], Tabular], threads: int, rows: TabularR
     """Our model, by the function that fits it."""
     model = fit(rows)
     texts = text_columns(model.metadata)
+    model.metadata = describe_texts(describe_columns(rows.x, rows.x) if texts else {}, model.metadata)  # as a saved model has it
 
     def predict(others: TabularRows) -> Array:
         scores = table_scores(model, with_texts(others, texts).x, threads)
