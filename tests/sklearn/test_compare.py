@@ -228,6 +228,8 @@ def test_what_chance_explains_is_a_corrected_t_test() -> None:
     plain = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     assert found.chance == pytest.approx((plain.high - plain.low) / 2 * (1 + 4 * 0.25) ** 0.5)  # 1/4 + share instead of 1/4
     assert difference(ours, theirs, 0.25, -1).mean == pytest.approx(-apart.mean())
+    assert difference([0.1 + 0.2, 0.7], [0.3, 0.7], 0.25) == (0, 0)  # which differ by rounding alone
+    assert difference([0.1 + 0.2, 0.7], [0.2, 0.8], 0.25).mean == 0
     assert [Difference(*each).sign for each in ((0.1, 0.05), (0.1, 0.2), (-0.1, 0.05), (0.0, 0.0))] == [1, 0, -1, 0]
 
 

@@ -25,6 +25,7 @@ from lutetia.training import TabularRows, describe_columns, describe_texts, with
 Array = np.ndarray[Any, Any]
 OURS = "Lutetia"
 SURE = 0.95
+ROUNDING = 1e-12  # of a score, by which sums in another order differ
 LEAST = 1e-15  # of a probability in the log loss
 PER = 1000  # rows, for seconds of a prediction
 
@@ -119,8 +120,11 @@ def difference(ours: Sequence[float], theirs: Sequence[float], share: float, way
     from scipy import stats
 
     apart = way * (np.array(ours) - np.array(theirs))
+    tiny = ROUNDING * float(np.abs([ours, theirs]).max())
+    apart[np.abs(apart) <= tiny] = 0
+    mean = float(apart.mean())
     error = apart.std(ddof=1) * (1 / len(apart) + share) ** 0.5
-    return Difference(float(apart.mean()), float(stats.t.ppf((1 + SURE) / 2, len(apart) - 1) * error))
+    return Difference(0.0 if abs(mean) <= tiny else mean, float(stats.t.ppf((1 + SURE) / 2, len(apart) - 1) * error))
 
 
 @dataclass(frozen=True)
