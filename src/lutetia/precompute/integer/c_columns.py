@@ -52,6 +52,11 @@ UNIT = """
 #define LUTETIA_UNIT {unit}
 """
 
+PRECISION = """#include <float.h>
+#if DBL_MANT_DIG < 53
+#error "values are compared as doubles of 64 bits: avr-gcc has them from version 10 on, with -mdouble=64"
+#endif
+"""
 ENCODE = """
 void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPUTS])
 {
@@ -105,7 +110,7 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     dates = f"const int lutetia_dates[LUTETIA_COLUMNS] = {{{numbers}}};\n" + source("dates.c") if any(orders) else ""
     unit = "" if model.n_outputs > 1 else _unit(model)
     program = "".join([
-        about, '#include "columns.h"\n\n', "#include <math.h>\n\n" if dates or texts else "", codes,
+        about, '#include "columns.h"\n\n', PRECISION, "#include <math.h>\n\n" if dates or texts else "\n", codes,
         f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(_double, parts['EDGE'])) or '0'}}};\n",
         lists,
         f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{strings(names)}}};\n",

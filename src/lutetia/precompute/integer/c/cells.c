@@ -100,7 +100,7 @@ static double number_of(const char *cell)
     double value;
     if (is_plain(cell)) {
         value = strtod(cell, 0);
-        return isfinite(value) ? value : NAN;
+        return isfinite(value) ? value : (double)NAN;
     }
     if (*cell == '-' || *cell == '+')
         cell++;

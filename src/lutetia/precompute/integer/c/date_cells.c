@@ -150,12 +150,12 @@ static int read_named(const char *at, date_t *date)
 /* Reads a date of digits with marks between them: 2024-02-29, 2024-02, or 29/02/2024 in the order of the column. */
 static int read_marked(const char *at, int order, date_t *date)
 {
-    int first, second, digits = (int)strspn(at, "0123456789"), years;
+    int leading, second, digits = (int)strspn(at, "0123456789"), years;
     char mark = at[digits];
-    if (!mark || !strchr("-/.", mark) || !read_digits(&at, 1, 4, &first) || (at++, !read_digits(&at, 1, 2, &second)))
+    if (!mark || !strchr("-/.", mark) || !read_digits(&at, 1, 4, &leading) || (at++, !read_digits(&at, 1, 2, &second)))
         return 0;
     if (digits == 4) {
-        date->year = first, date->month = second, date->day = 1;
+        date->year = leading, date->month = second, date->day = 1;
         if (!*at)
             return mark != '.';
         return *at++ == mark && read_digits(&at, 1, 2, &date->day) && read_time(at, date);
@@ -167,7 +167,7 @@ static int read_marked(const char *at, int order, date_t *date)
         return 0;
     if (years == 2)
         date->year += date->year >= 50 ? 1900 : 2000;
-    date->month = order == 2 ? second : first, date->day = order == 2 ? first : second;
+    date->month = order == 2 ? second : leading, date->day = order == 2 ? leading : second;
     return read_time(at, date);
 }
 
@@ -199,7 +199,7 @@ static double date_of(const char *cell, int order)
         if (digits > 2 || !read_named(cell, &date))
             return NAN;
     }
-    seconds = lutetia_date(date.year, date.month, date.day, date.hour, date.minute, date.second) - date.ahead;
+    seconds = lutetia_date(date.year, date.month, date.day, date.hour, date.minute, date.second) - (double)date.ahead;
     if (!(seconds >= LUTETIA_FIRST_SECOND && seconds <= LUTETIA_LAST_SECOND))
         return NAN; /* a zone may lead out of the calendar */
     return seconds + date.microseconds / 1000000.0;

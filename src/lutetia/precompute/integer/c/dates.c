@@ -23,7 +23,7 @@ double lutetia_date(int year, int month, int day, int hour, int minute, double s
     days = first_day(year) + day - 1;
     for (m = 1; m < month; m++)
         days += month_days(year, m);
-    return days * 86400.0 + hour * 3600 + minute * 60 + second;
+    return (double)days * 86400.0 + hour * 3600.0 + minute * 60.0 + second;
 }
 
 /* A part of a date: 1 the year, 2 the month, 3 the day, 4 the weekday, from 1 for Monday, 5 the hour. */
@@ -41,14 +41,14 @@ static double part_of(double seconds, int part)
     if (part == 5)
         return (double)((whole + 62135596800LL) % 86400 / 3600);
     if (part == 4)
-        return (days + 719162) % 7 + 1; /* the first of January of the year 1 is a Monday */
+        return (double)((days + 719162) % 7 + 1); /* the first of January of the year 1 is a Monday */
     year = 1 + (days + 719162) / 366;
     while (first_day(year + 1) <= days)
         year++;
     if (part == 1)
-        return year;
+        return (double)year;
     days -= first_day(year);
     for (month = 1; days >= month_days(year, month); month++)
         days -= month_days(year, month);
-    return part == 2 ? month : days + 1;
+    return part == 2 ? month : (double)(days + 1);
 }

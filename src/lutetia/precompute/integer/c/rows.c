@@ -108,7 +108,7 @@ static double value_of(const char *cell, int column)
         if (number < 0 && !LUTETIA_UNKNOWN_IS_MISSING)
             refuse(cell, column, "one of the categories", names);
         n_unknown += number < 0;
-        return number < 0 ? NAN : number;
+        return number < 0 ? (double)NAN : number;
     }
 #ifdef LUTETIA_DATES
     if (is_date) {

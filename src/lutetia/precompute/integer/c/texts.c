@@ -122,7 +122,7 @@ static void count(const text_t *text, const char *gram, double *values)
         return;
     seen[number] = 1;
     for (i = 0; i < text->n_tallies; i++)
-        values[text->first + i] += text->weights[number * text->n_tallies + i];
+        values[text->first + i] += text->weights[number * (size_t)text->n_tallies + (size_t)i];
     if (text->asked[number] >= 0)
         values[text->asked[number]] = 1;
 }
