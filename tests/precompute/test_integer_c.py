@@ -19,7 +19,18 @@ from lutetia.precompute.integer.c import c_files, c_memory
 from tools import optional_tool, require_module, require_tool
 
 KINDS = classifiers()
-CLEAN = ["-std=c99", "-O1", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover"]
+CLEAN = [
+    "-std=c99",
+    "-O1",
+    "-pedantic",
+    "-Wall",
+    "-Wextra",
+    "-Wconversion",
+    "-Wshadow",
+    "-Werror",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover",
+]
 
 
 def compiled(model: Any, folder: Path, *options: str) -> Path:

@@ -59,7 +59,18 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = c_files(integer_model(model))
     for name, text in {**files, "harness.c": HARNESS.replace("UNIT", UNIT)}.items():
         (folder / name).write_text(text, encoding="utf-8")
-    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wdouble-promotion", "-Werror", "-O1", "-fsanitize=address,undefined"]
+    flags = [
+        "-std=c99",
+        "-pedantic",
+        "-Wall",
+        "-Wextra",
+        "-Wconversion",
+        "-Wshadow",
+        "-Wdouble-promotion",
+        "-Werror",
+        "-O1",
+        "-fsanitize=address,undefined",
+    ]
     command = [compiler, *flags, "-fno-sanitize-recover", "-DLUTETIA_NO_MAIN", "model.c", "columns.c", "harness.c", "-o", "read"]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "read"
@@ -153,7 +164,7 @@ class Texts:
 
     def spoilt(self, text: str) -> str:
         if text and self.random.random() < 0.2:
-            place, extra = self.random.randrange(len(text)), self.one_of(*"0123456789-/.: ,TZapm+eE$%jx")
+            place, extra = self.random.randrange(len(text)), self.one_of(*"0123456789-/.: ,TZapm+eE$%jx_")
             text = text[:place] + self.one_of("", extra) + text[place + self.random.randint(0, 1) :]
         return text.strip(" \t")
 

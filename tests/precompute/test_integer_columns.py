@@ -99,6 +99,8 @@ def test_c_answers_rows_as_the_model_does(target: str, tmp_path: Path) -> None:
         ("x,2,rot,1,5 kg,gut", "line 2, column Größe (mm): x, expected a number"),
         ('"\n\t\n",2,rot,1,5 g\t' + "x" * 60 + ",gut", f"line 4, column Gewicht: 5 g?{'x' * 36}..., expected a number in kg"),
         ("1,2,gelb,1,5 kg,gut", f"line 2, column Farbe: gelb, expected {categories}"),
+        ("1,2,rot\0,1,5 kg,gut", "line 2: a byte 0, expected text in UTF-8"),
+        ("1,1_0,rot,1,5 kg,gut", 'line 2, column a "b", ??/: 1_0, expected a number'),
         ("1,2,rot,1,5 g,gut", "line 2, column Gewicht: 5 g, expected a number in kg"),
     ):
         done = run(data.read_text("utf-8-sig").split("\n")[0] + "\n" + line + "\n")

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lutetia.training.columns import Column, is_missing, number_of, numbers_rows, plain_numbers, text_of, without_words
+from lutetia.training.columns import (
+    Column,
+    is_missing,
+    number_of,
+    numbers_rows,
+    plain_numbers,
+    read_column,
+    text_of,
+    without_words,
+)
+from lutetia.training.tables import is_number
 
 CELLS = ["1", "-2.5", " 3", "1e5", "1_0", "1,234", "$5", "5%", "inf", "nan", "-nan", "NA", "", "?", "word", "1e999", "007", "٣"]
 VALUES = [None, 1, 10**400, 2.5, math.nan, math.inf, True, b"7", *CELLS]
@@ -30,6 +40,15 @@ def test_plain_numbers_are_those_of_the_slow_way(values):
         np.testing.assert_array_equal(plain, slow)
     if {type(value) for value in values} <= {str, int, float, type(None)} and not set(values) & {"1,234", "$5", "5%", 10**400}:
         assert (plain is None) == (slow is None or bool(np.isnan(slow).all()))
+
+
+def test_names_with_an_underscore_are_no_numbers():
+    """1_10 and 11_0 are two names, which Python's float() takes for 110."""
+    assert [number_of(text) for text in ("1_10", "1_1e5", "110")] == [None, None, 110]
+    assert plain_numbers(["1_10", "11_0", None, 3]) is None
+    _, numbers, known = read_column(["1_10", "11_0", "110", "1_10"], False)
+    assert (known, numbers.tolist()) == (["110", "11_0", "1_10"], [2, 1, 0, 2])
+    assert not is_number("1_10")
 
 
 def test_a_column_is_read_once(monkeypatch):

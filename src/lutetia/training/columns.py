@@ -75,6 +75,8 @@ def _plain(values: Sequence[Any]) -> Array | None:
             numbers = np.fromiter((math.nan if is_missing(value) else float(value) for value in values), np.float64, len(values))
     except (ValueError, OverflowError):
         return None
+    if "_" in "".join(value for value in values if type(value) is str):
+        return None
     empty = np.flatnonzero(np.isnan(numbers))
     return numbers if not np.isinf(numbers).any() and all(is_missing(values[row]) for row in empty.tolist()) else None
 
@@ -219,7 +221,9 @@ def read_column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, l
 
 
 def number_of(text: str) -> float | None:
-    """A cell as a finite number, also 1,234.5 and 1.234,5, $5 and 5%, which is 5; None for other texts."""
+    """A cell as a finite number, also 1,234.5 and 1.234,5, $5 and 5%, which is 5; None for other texts, of which 1_2 is one."""
+    if "_" in text:
+        return None  # which Python takes for 12
     try:
         value = float(text)
         return value if math.isfinite(value) else None

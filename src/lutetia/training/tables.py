@@ -206,8 +206,8 @@ def _number(cells: Cells, row: int, column: int, cell: str, may_be_label: bool) 
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell is a finite number."""
+    """Whether a cell is a finite number. 1_2 is none, as Python's own numbers are: it is a name."""
     try:
-        return math.isfinite(float(text))
+        return "_" not in text and math.isfinite(float(text))
     except ValueError:
         return False

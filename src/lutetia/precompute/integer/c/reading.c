@@ -90,6 +90,10 @@ static int next_character(void)
         c = '\n';
     }
     line_ends += c == '\n';
+    if (c == 0) {
+        line = line_ends + 1;
+        stop("a byte 0, expected text in UTF-8", "");
+    }
     return c;
 }
 
