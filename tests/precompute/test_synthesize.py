@@ -116,7 +116,17 @@ def test_a_bitstream_follows_the_pins() -> None:
     assert free.bitstream[:4] == b"\xff\x00\x00\xff"  # how a bitstream of iCE40 begins: a comment, which is empty
     assert free.bitstream != pinned.bitstream
     assert pinned.to_dict()["bitstream_bytes"] == len(pinned.bitstream)
-    assert hardware.synthesize("ice40", pins="set_io nothing J3\nset_io clk ZZ9\n").placed.startswith("not placed: nextpnr says")
+    said = hardware.synthesize("ice40", pins="set_io nothing J3\nset_io clk ZZ9\n").placed
+    assert said.startswith("not placed: nextpnr says package does not have a pin named 'ZZ9' (on line 2)"), said
+    assert said.endswith("pins are those of an iCE40 HX8K in a ct256")
+
+
+def test_pins_of_no_port_are_named() -> None:
+    """Without a word nextpnr would choose other pins."""
+    require_tool("nextpnr-ice40")
+    said = registers().emit("verilog").synthesize("ice40", pins="set_io clk J3\nset_io clock J4\n").placed
+    assert "pins for 'clock' not used: the circuit has no such port" in said
+    assert "MHz" in said
 
 
 @pytest.mark.slow

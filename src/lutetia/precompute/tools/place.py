@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 SPEED_GRADES = (6, 7, 8)  # of an ECP5
 NETLIST = "netlist.json"  # what yosys made of the hardware
 PART = 64  # bits of a sample that come in at once
+MOST_NAMES = 5  # in a message
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,11 @@ def place_and_route(hardware: Hardware, target: str, folder: Path, wanted: Place
     aimed, said = _aims(device, wanted)
     options += aimed
     note = said + note
-    fault = _route(program, options, folder)
+    fault, said = _route(program, options, folder)
     if fault:
-        return Placement(None, fault)
+        package = device.options[device.options.index("--package") + 1]
+        return Placement(None, f"{fault}; pins are those of {device.name} in a {package}" if wanted.pins else fault)
+    note += _unmatched(said)
     bitstream = _pack(hardware, device, folder)
     note += "" if bitstream else f", no bitstream ({_absent(device.packer)})"
     return Placement(*_clock(device, folder, note), bitstream)
@@ -138,7 +142,8 @@ def route(target: str, folder: Path, wanted: PlaceOptions, *, crowded: bool = Tr
             ("--json", "located.json", "--no-pack", "--no-place", "--tmg-ripup", "--report", "report.json"),
         )
     for step in steps:
-        if fault := _route(program, [*options, *step], folder):
+        fault, _ = _route(program, [*options, *step], folder)
+        if fault:
             return Placement(None, fault)
     return Placement(*_clock(device, folder, note))
 
@@ -152,10 +157,16 @@ def _aims(device: Device, wanted: PlaceOptions) -> tuple[list[str], str]:
     return [*options, "--speed", f"{grade}"], f", speed grade {grade}"
 
 
-def _route(program: list[str], options: list[str], folder: Path) -> str:
-    """Run nextpnr; why it failed, or nothing."""
+def _route(program: list[str], options: list[str], folder: Path) -> tuple[str, str]:
+    """Run nextpnr; why it failed, or nothing, and what else it said."""
     done = run_program([*program, *options, "--quiet", "--timing-allow-fail"], folder, check=False)
-    return f"not placed: nextpnr says {_last_error(done.stderr)}" if done.returncode else ""
+    return f"not placed: nextpnr says {_first_error(done.stderr)}" if done.returncode else "", done.stderr
+
+
+def _unmatched(said: str) -> str:
+    """What to say of pins whose names no port has: nextpnr chooses others, and goes on."""
+    names = re.findall(r"unmatched constraint '(.*)'", said)
+    return f", pins for {', '.join(map(repr, names[:MOST_NAMES]))} not used: the circuit has no such port" if names else ""
 
 
 def _clock(device: Device, folder: Path, note: str = "") -> tuple[float | None, str]:
@@ -197,10 +208,11 @@ def _absent(tool: str) -> str:
     return f"{tool} is not installed: {HOW[tool].rsplit(': ', 1)[-1]}"
 
 
-def _last_error(said: str) -> str:
+def _first_error(said: str) -> str:
+    """The first error, which those behind it follow from; without one the last line."""
     lines = said.strip().splitlines() or ["nothing"]
     errors = [line for line in lines if line.startswith("ERROR")]
-    return (errors or lines)[-1].removeprefix("ERROR: ").strip()
+    return (errors or lines[-1:])[0].removeprefix("ERROR: ").strip()
 
 
 def _harness(hardware: Hardware) -> str:
