@@ -92,7 +92,7 @@ def test_ours_are_those_of_the_estimator(few: None, classes: tuple[Array, Array]
     x, y = classes
     told = compare(x, np.array(["no", "yes"])[y], folds=2)
     (own,) = [row for row in told["methods"] if row["method"] == "Lutetia"]
-    estimator, losses = LUTClassifier(calibrate=True, random_state=0), []
+    estimator, losses = LUTClassifier(calibrate=True, enough_tables=True, random_state=0), []
     for (train, test), score in zip(fold_rows(rows_of(x, y), True, 0.5, 2, ""), own["folds"], strict=True):
         estimator.fit(x[train], y[train])
         assert estimator.score(x[test], y[test]) == pytest.approx(score)

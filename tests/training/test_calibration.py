@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss
 
 from lutetia.sklearn import LUTClassifier
 from lutetia.training.boosting import Boosting
-from lutetia.training.calibration import HIGHEST, best_temperature, held_out
+from lutetia.training.calibration import HIGHEST, best_temperature, enough_of, held_out, row_losses, table_looks
 from lutetia.training.goals import Classes
 from lutetia.training.table_run import guess_config
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
@@ -109,9 +109,48 @@ def test_a_file_with_enough_rows_is_calibrated(tmp_path: Path) -> None:
         rows = "".join(f"{number % 17},{number % 5},{'xy'[number % 2]}\n" for number in range(n))
         (tmp_path / "a.csv").write_text(f"a,b,kind\n{rows}")
         assert guess_config(tmp_path / "a.csv", None, None)[0].fit.calibrate is expected
+        assert guess_config(tmp_path / "a.csv", None, None)[0].fit.enough_tables is expected
     assert guess_config(tmp_path / "a.csv", "a", "regression")[0].fit.calibrate is False
 
 
 def test_calibrate_is_true_or_false() -> None:
     with pytest.raises(ValueError, match="calibrate is 'yes', expected True or False"):
         LUTClassifier(calibrate="yes").fit([[0.0], [1.0]], [0, 1])
+
+
+def test_enough_tables_are_those_that_no_more_are_better_than() -> None:
+    assert table_looks(30) == [30]
+    assert table_looks(100) == [40, 60, 90, 100]
+    scores = np.random.default_rng(0).normal(size=(50, 3)) * 5
+    y = np.arange(50) % 3
+    np.testing.assert_allclose(
+        row_losses(scores, y),
+        [log_loss([k], _softmax(s[None]), labels=[0, 1, 2]) for s, k in zip(scores, y, strict=True)],
+        rtol=1e-6,
+    )
+    even, rest = np.ones(4), np.array([2.0, 0, 2, 0])
+    assert enough_of(np.array([rest + 0.05, [1, 1, 1, 1.0], [1.1, 1.1, 1.1, 1.1]]), even) == 1  # surely lower than the last
+    assert enough_of(np.array([rest - 0.1, [1, 1, 1, 1.0]]), even) == 1  # lower by less than chance explains: all tables
+    assert enough_of(np.array([rest - 0.1, [1, 1, 1, 1.0]]), np.array([0, 1.0, 0, 1])) == 0  # rows count by their weights
+
+
+def test_noise_gets_few_tables_and_a_pattern_all() -> None:
+    """Of the last fifth of a trial; a fit of so many tables is the beginning of the whole one."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=(600, 4))
+    classes = {"noise": random.random(600) < 0.5 + 0.2 * np.sign(x[:, 0]), "pattern": x[:, 0] * x[:, 1] * x[:, 2] > 0}
+    counts = {}
+    for name, y in classes.items():
+        rows, shape = TabularRows(x, y.astype(np.int64), np.ones(600, np.float32)), Shape(2, (0,) * 4, (4,))
+        settings, done = Boosting(n_tables=150, calibrate=True, enough_tables=True), []
+        fitted = fit_tabular(rows, shape, settings, each=lambda tables, losses, done=done: done.append(tables))[1]
+        counts[name] = len(fitted.anchors)
+        whole = fit_tabular(rows, shape, Boosting(n_tables=150))[1]
+        np.testing.assert_array_equal(fitted.anchors, whole.anchors[: counts[name]])
+        assert done == [*_tens(150), *(150 + each for each in _tens(counts[name]))]
+    assert counts == {"noise": 40, "pattern": 150}
+
+
+def test_enough_tables_need_a_trial() -> None:
+    with pytest.raises(ValueError, match="enough_tables is True and calibrate is False"):
+        LUTClassifier(enough_tables=True).fit([[0.0], [1.0]], [0, 1])

@@ -277,6 +277,9 @@ def show_table(summary: dict[str, Any]) -> None:
         screen.print(_patches_text(**summary["patches"]), soft_wrap=True)
     for each in summary.get("texts", ()):
         screen.print(_words_text(each), soft_wrap=True, markup=False)
+    if summary["tables"] < summary.get("most_tables", 0):
+        why = f"more, up to {summary['most_tables']:,}, were worse on rows that a trial did not see"
+        screen.print(f"{summary['tables']} tables are enough: {why}", soft_wrap=True)
     if summary["temperature"] > 1:
         why = "on rows that a trial did not see, probabilities were too high"
         screen.print(f"scores divided by {summary['temperature']:.2f}: {why}", soft_wrap=True)

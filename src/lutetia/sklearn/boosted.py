@@ -103,6 +103,7 @@ class BoostedEstimator(TabularEstimator):
             smoothing=self.smoothing,
             patience=stops,
             calibrate=getattr(self, "calibrate", False),
+            enough_tables=getattr(self, "enough_tables", False),
             intervals=getattr(self, "intervals", False),
             loss=self._loss.name,
             quantile=self._loss.quantile,
@@ -227,8 +228,9 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
     like it, or those that `text_features` lists by name or number, or none with None. With `monotonic_cst`, as in scikit-learn,
     the score of the second of two classes never falls as a column of 1 rises, and never rises with one of -1: a number per
     column, or a dict by their names. With `calibrate` a trial fit to four fifths of the samples says, on the last fifth, by what
-    number (`temperature_`) scores are divided, so that probabilities are not too high. An `eval_set`, (X, y)
-    or (X, y, sample_weight), or `early_stopping`, ends the fit after 10 · n_iter_no_change tables that did not help.
+    number (`temperature_`) scores are divided, so that probabilities are not too high. With `enough_tables` the same samples say
+    how many tables are enough, of `n_tables` at most. An `eval_set`, (X, y) or (X, y, sample_weight), or `early_stopping`, ends
+    the fit after 10 · n_iter_no_change tables that did not help.
 
     Samples count by `sample_weight` in the fit and in all that is held out of it: early stopping, calibration, intervals.
     """
@@ -250,6 +252,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         monotonic_cst: Any = None,
         class_weight: Any = None,
         calibrate: bool = False,
+        enough_tables: bool = False,
         early_stopping: bool | str = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
@@ -261,15 +264,18 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.class_weight, self.early_stopping, self.validation_fraction = class_weight, early_stopping, validation_fraction
-        self.calibrate, self.monotonic_cst = calibrate, monotonic_cst
+        self.calibrate, self.enough_tables, self.monotonic_cst = calibrate, enough_tables, monotonic_cst
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
         self.text_features = text_features
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
         """Fit to X [n, columns] and classes y [n] of any kind."""
         check_params(self, PARAMS)
-        if self.calibrate not in (True, False):
-            raise ValueError(f"calibrate is {self.calibrate!r}, expected True or False")
+        for name in ("calibrate", "enough_tables"):
+            if getattr(self, name) not in (True, False):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected True or False")
+        if self.enough_tables and not self.calibrate:
+            raise ValueError("enough_tables is True and calibrate is False, whose trial fit says how many are enough")
         rows = self._weighted(self._rows(X, y, sample_weight))
         self._fit(rows, len(self.classes_), eval_set)
         return self

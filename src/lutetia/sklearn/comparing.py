@@ -29,7 +29,9 @@ def compare(
     check_int("folds", folds, 2, MOST_FOLDS)
     classes = make_target(np.asarray(y).tolist(), task, "y")[1]
     shared: dict[str, Any] = {"random_state": random_state, "n_jobs": n_jobs}
-    estimator: BoostedEstimator = LUTClassifier(calibrate=True, **shared) if classes else LUTRegressor(**shared)
+    estimator: BoostedEstimator = (
+        LUTClassifier(calibrate=True, enough_tables=True, **shared) if classes else LUTRegressor(**shared)
+    )
     rows = estimator._rows(X, y, sample_weight)
     shape = estimator._shape(max(1, len(classes)))
     problem = Problem(shape, seed=random_state, threads=estimator._threads())

@@ -38,6 +38,7 @@ class Boosting:
     patience    validations without an improvement before the end; None: all tables are fitted
     balanced    whether classes count alike, however many samples they have
     calibrate   whether a trial fit says by how much the scores of classes are divided
+    enough_tables  whether that trial also says how many tables are enough, of n_tables at most
     intervals   whether more tables learn how far off each number may be
     loss        of numbers, and its quantile or its function: see `lutetia._shared.losses`
     kinds       inputs at which others of a kind of their own begin: each kind is drawn as often, and compared with itself
@@ -56,6 +57,7 @@ class Boosting:
     patience: int | None = None
     balanced: bool = False
     calibrate: bool = False
+    enough_tables: bool = False
     intervals: bool = False
     loss: str = "squared_error"
     quantile: float | None = None

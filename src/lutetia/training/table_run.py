@@ -119,6 +119,7 @@ class FitSettings:
     patience: int | None = option(None, low=1)  # looks, ten tables apart, at a tenth of the rows that is held out for them
     balanced: bool = False  # classes count alike, however many rows they have
     calibrate: bool = False  # a trial fit says how sure the probabilities may be
+    enough_tables: bool = False  # that trial also says how many tables are enough, of n_tables at most
     intervals: bool = False  # of numbers: more tables say which rows may be further off than others
     loss: str = option("squared_error", choices=LOSSES)  # of numbers: see lutetia._shared.losses
     quantile: float | None = option(None, low=0, high=1)  # that loss = "quantile" predicts
@@ -235,6 +236,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         **({} if table.classes else {"fit_loss": config.boosting().loss, "quantile": config.fit.quantile}),
         "monotone": config.fit.monotone,
         "temperature": fitted.temperature,
+        **({"most_tables": config.fit.n_tables} if config.fit.calibrate and config.fit.enough_tables else {}),
         "weights": sum(each.numel() for each in model.parameters()),
         "seconds": round(time.perf_counter() - begun, 3),
     }
@@ -422,7 +424,7 @@ def guess_config(
         return TableConfig(settings, FitSettings(n_tables=2000, patience=5, intervals=n_rows >= ENOUGH_ERRORS)), table
     calibrate = bool(table.classes) and ENOUGH_TO_TRY <= n_rows <= SURE
     n_tables = 1000 if shift else FitSettings.n_tables  # shifted images are more to learn
-    return TableConfig(settings, FitSettings(n_tables=n_tables, calibrate=calibrate)), table
+    return TableConfig(settings, FitSettings(n_tables=n_tables, calibrate=calibrate, enough_tables=calibrate)), table
 
 
 def _shift(shape: tuple[int, ...], n: int) -> int:

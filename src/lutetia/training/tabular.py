@@ -14,7 +14,7 @@ from lutetia._shared.rankings import queries_of
 from lutetia.errors import fail
 from lutetia.models import TOP_CODE, Columns, Encoding, Grams, Patches, Tabular, TextColumn, fit_encoding, text_columns
 from lutetia.training.boosting import N_CONSTANTS, Boosted, Boosting, Each, Validation, boost, score
-from lutetia.training.calibration import best_temperature, held_out
+from lutetia.training.calibration import best_temperature, enough_of, held_out, row_losses, table_looks
 from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
 from lutetia.training.own_loss import OwnNumbers
 from lutetia.training.patches import choose_patches
@@ -161,9 +161,18 @@ def fit_tabular(
     if texts:
         kinds = text_kinds(encoding, texts)
         drawn = replace(drawn, kinds=kinds, words=kinds[-1])
-    fitted = boost(codes, tops, goal, drawn, signs=shape.signs(encoding), valid=held, each=each)
-    if settings.calibrate and shape.n_classes > 1:
-        fitted.temperature = _temperature(given, given_shape, replace(settings, n_tables=len(fitted.anchors)), most_codes, each)
+    is_tried = settings.calibrate and shape.n_classes > 1
+    if is_tried and settings.enough_tables:
+        n_tables, temperature = _trial(given, given_shape, settings, most_codes, each)
+        report = None if each is None else lambda done, losses: each(settings.n_tables + done, losses)
+        fitted = boost(codes, tops, goal, replace(drawn, n_tables=n_tables), signs=shape.signs(encoding), valid=held, each=report)
+        fitted.temperature = temperature
+    else:
+        fitted = boost(codes, tops, goal, drawn, signs=shape.signs(encoding), valid=held, each=each)
+        if is_tried:
+            begun = len(fitted.anchors)
+            report = None if each is None else lambda done, losses: each(begun + done, losses)
+            fitted.temperature = _trial(given, given_shape, replace(settings, n_tables=begun), most_codes, report)[1]
     off = None
     if settings.intervals and shape.n_classes == 1:
         parts = [Validation(codes, goal), *(() if held is None else (held,))]
@@ -234,23 +243,28 @@ def _rows_of(fitted: Boosted, scale: float, base: Array) -> tuple[Tensor, Tensor
     return torch.from_numpy(fitted.anchors).to(torch.int32), torch.from_numpy(weight.astype(np.float32))
 
 
-def _temperature(rows: TabularRows, shape: Shape, settings: Boosting, most_codes: int, each: Each | None) -> float:
-    """What the scores of a fit are divided by, as a fit to four fifths of the rows needs it on the last fifth."""
+def _trial(rows: TabularRows, shape: Shape, settings: Boosting, most_codes: int, each: Each | None) -> tuple[int, float]:
+    """What a fit to four fifths of the rows says by the last fifth: how many tables are enough, where that is asked for, and what
+    the scores of so many are divided by."""
     own, held = rows.held_out(settings.seed)
     if not len(held.y) or len(np.unique(own.y)) < 2:
-        return 1.0
-    begun = settings.n_tables
-    report = None if each is None else lambda done, losses: each(begun + done, losses)
+        return settings.n_tables, 1.0
     # The weights of the rows are balanced already. Half the candidates take 0.46 of the time of the fit instead of 0.82, and
     # the temperatures of nine sets give nearly the same loss. Anchors of the fit itself would not: they know the held-out rows.
     fewer = max(1, settings.candidates // 2)
     plain = replace(settings, patience=None, balanced=False, calibrate=False, candidates=fewer)
-    trial, _ = fit_tabular(own, shape, plain, most_codes=most_codes, each=report)
-    scores = np.zeros((len(held.y), shape.n_classes))
+    trial, _ = fit_tabular(own, shape, plain, most_codes=most_codes, each=each)
     anchors, weight = trial.tables.anchors.numpy().astype(np.int64), trial.tables.weight.detach().double().numpy()
-    x = with_texts(held, text_columns(trial.metadata)).x
-    score(trial.encoding.codes(x, settings.threads), anchors, weight, scores, settings.threads)
-    return best_temperature(scores, held.goal(shape.n_classes))
+    codes = trial.encoding.codes(with_texts(held, text_columns(trial.metadata)).x, settings.threads)
+    goal, scores = held.goal(shape.n_classes), np.zeros((len(held.y), shape.n_classes))
+    looks = table_looks(len(anchors)) if settings.enough_tables else [len(anchors)]
+    losses, temperatures = [], []
+    for begin, end in zip([0, *looks], looks, strict=False):
+        score(codes, anchors[begin:end], weight[begin:end], scores, settings.threads)
+        temperatures.append(best_temperature(scores, goal))
+        losses.append(row_losses(scores / temperatures[-1], held.y))
+    place = enough_of(np.array(losses), held.weight)
+    return looks[place], temperatures[place]
 
 
 def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any) -> Tabular:
