@@ -207,7 +207,8 @@ def _edges(values: Array, weight: Array, most_codes: int) -> Array:
 
 
 def _ranks(values: Array, target: Array, weight: Array, count: int, most_codes: int) -> list[Array]:
-    """The codes of categories 0 to count - 1, uint8 [count]; 0 for those that have no sample."""
+    """The codes of categories 0 to count - 1, uint8 [count]. One without a sample has the code of the category whose mean is
+    nearest to that of all: what is missing is another thing, and its code, 0, is beside the lowest."""
     place = values.astype(np.int64)
     held = np.bincount(place, weight, count)
     if target.shape[1] > 2:
@@ -223,5 +224,6 @@ def _ranks(values: Array, target: Array, weight: Array, count: int, most_codes: 
         rank[np.lexsort((np.arange(count), means, held <= 0))] = np.arange(count)
         known = max(1, int((held > 0).sum()))
         codes = 1 + (rank * min(1.0, (most_codes - 1) / max(1, known - 1))).astype(np.int64)
-        orders.append(np.where(held > 0, codes, 0).astype(np.uint8))
+        usual = np.where(held > 0, np.abs(means - mean), np.inf).argmin()
+        orders.append(np.where(held > 0, codes, codes[usual]).astype(np.uint8))
     return orders
