@@ -34,6 +34,7 @@ THINGS = NUMBERED | {
     "client", "customer", "device", "employee", "household", "item", "member", "passenger", "patient", "person", "primary",
     "product", "sample", "session", "student", "subject", "transaction", "user", "vehicle",
 }  # fmt: skip
+ROW_NAMES = frozenset({"rownames", "row.names", "row names", "row_names", "unnamed: 0"})  # as R and pandas write them
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 IDENTIFIES = "an identifier, with another number in each row"
 AS_ASKED = "as data.leave_out says"
@@ -166,6 +167,8 @@ def identifies_rows(name: str, values: Sequence[Any]) -> bool:
 
 def names_identifier(name: str) -> bool:
     """Whether the name of a column says that it holds identifiers: user_id, PassengerId, orderid, account number."""
+    if name.lower() in ROW_NAMES:
+        return True
     *before, last = ["", *(word.lower() for word in WORD.findall(name))]
     of = before[-1] if before else ""
     if last in IDENTIFIERS or (last.endswith("id") and last[:-2] in THINGS):
