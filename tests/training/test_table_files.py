@@ -123,7 +123,8 @@ def test_columns_that_teach_nothing_are_left_out(csv_file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "is_one"),
     [
-        ("id", True), ("ID", True), ("customer_id", True), ("rownames", True), ("Unnamed: 0", True), ("PassengerId", True), ("userID", True), ("Customer ID", True),
+        ("id", True), ("ID", True), ("customer_id", True), ("PassengerId", True), ("userID", True), ("Customer ID", True),
+        ("rownames", True), ("Unnamed: 0", True),
         ("order.uuid", True), ("orderid", True), ("key", True), ("product key", True), ("order_number", True),
         ("Invoice No.", True), ("serialNumber", True),
         ("price", False), ("paid", False), ("bid", False), ("humid", False), ("grid", False), ("id price", False),
