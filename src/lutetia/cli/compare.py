@@ -22,7 +22,7 @@ from lutetia.errors import DataError, JobError
 from lutetia.models import Tabular
 from lutetia.sklearn import CONSTANT_ANSWER as CONSTANT
 from lutetia.sklearn import OUR_NAME, PEER_METHODS, Contest, Problem, contestants, document, fit_ours, play
-from lutetia.training import LearningTable, Shape, TableConfig, TabularRows, fit_rows, fold_rows, is_table, table_shape
+from lutetia.training import LearningTable, Shape, TableConfig, TabularRows, fit_rows, fold_rows, held_out, is_table, table_shape
 
 MOST_FOLDS = 20
 
@@ -75,8 +75,8 @@ def compare(request: CompareRequest, show: bool) -> dict[str, Any]:
                     raise JobError(f"the fit of our own model did not end well: {error}") from error
                 left_out[name] = str(error)
             progress.advance(request.folds - len(done))
-    about = {"data": str(request.path), "target": config.data.target, "classes": table.classes, "held_out": config.data.split}
-    about |= {"held_out_by": config.data.split_by, "weighted_by": config.data.weight}
+    about = {"data": str(request.path), "target": config.data.target, "classes": table.classes}
+    about |= {**held_out(config, table), "weighted_by": config.data.weight}
     return {**about, **document(contest, turns, left_out)}
 
 

@@ -23,8 +23,8 @@ SHOWN = 3  # columns in a message
 
 
 def data_warnings(config: TableConfig, table: LearningTable, data: Data) -> list[str]:
-    """Sentences about what may be wrong with a table of data; none about images."""
-    if len(table.input_shape) > 1 or table.x.size > MOST_COMPARED:
+    """Sentences about what may be wrong with a table of data; none about images and windows."""
+    if len(table.input_shape) > 1 or table.windows is not None or table.x.size > MOST_COMPARED:
         return []
     told = (_copies_text(data), _totals_text(config, table), _telling_text(config, table))
     return [sentence for sentence in told if sentence]
@@ -48,9 +48,9 @@ def alike_texts(table: LearningTable) -> list[str]:
     return sentences[:SHOWN]
 
 
-def rows_text(part: Any) -> str:
-    """How many rows, or images, a split has, and of a ranking how many queries."""
-    kind = "row" if part.x.ndim == 2 else "image"
+def rows_text(part: Any, unit: str = "row") -> str:
+    """How many rows, or images, a split has, and of a ranking how many queries; `unit` is what a row is."""
+    kind = unit if part.x.ndim == 2 else "image"
     rows = f"{len(part):,} {kind}{'' if len(part) == 1 else 's'}"
     if part.query is None:
         return rows

@@ -31,6 +31,7 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.cli.train_table import held_out_text, told_measure
 from lutetia.cli.values import SPLITS
+from lutetia.cli.windows import labelled_windows
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config, text_columns
 from lutetia.training import (
@@ -49,6 +50,7 @@ from lutetia.training import (
     context_of,
     evaluation_sums,
     find_target,
+    held_out,
     is_table,
     is_table_config,
     label_column,
@@ -136,7 +138,10 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     query: Array | None = None
     about: dict[str, Any] = {}
     skipped: Sequence[str] = ()
-    if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
+    changing = 0
+    if request.data is not None and "windows" in model.metadata:
+        x, y, changing = labelled_windows(model, request.data, _name_or_number(request.label))
+    elif request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
         x, y, columns, skipped = _table_rows(model, request, _skips(checkpoint))
     elif request.data is not None:
         label = _name_or_number(request.label)
@@ -154,12 +159,12 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
             raise ArgumentError(f"{checkpoint} does not say what it was trained on: lutetia evaluate {checkpoint} DATA.csv")
         place = request.folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
         config = as_fitted(make_table_config(tables, str(checkpoint)), model.metadata)
-        opened = open_table(config, place, model.metadata.get("classes", ()))[1]
+        table, opened = open_table(config, place, model.metadata.get("classes", ()))
         split = _split(opened, request)
         part = opened.splits[split]
         assert isinstance(part, Samples)
         x, y, weight, query = model_rows(part, text_columns(model.metadata)), part.y, part.weight, part.query
-        about = {"held_out": config.data.split, "held_out_by": config.data.split_by}
+        about = held_out(config, table)
     if request.data is not None:
         weight = _weights(model, columns, request.data)
     if weight is not None:
@@ -181,6 +186,9 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     warnings = unknown_warnings(model, columns)
     if weight is None and "weight" in model.metadata:
         warnings = [*warnings, f"rows count alike: {request.data} has no column {model.metadata['weight']!r}"]
+    if changing:
+        count = "1 window is" if changing == 1 else f"{changing:,} windows are"
+        warnings = [*warnings, f"{count} left out, in which {model.metadata.get('target')} changes or has no value"]
     if skipped:
         count = f"{len(skipped):,} damaged image{'' if len(skipped) == 1 else 's'}"
         warnings = [*warnings, f"skipped {count}, as in the fit: {', '.join(skipped[:MOST_NAMED])}"]

@@ -159,7 +159,7 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
         rules = list(dict.fromkeys([request.rule, *more]))
         decided = report.decisions(model, x[None], rules=rules, target=target, background=request.background)
-        if isinstance(model, Tabular) and texts:
+        if isinstance(model, Tabular) and (texts or "windows" in model.metadata):
             decided = decisions_by_columns(model, decided, texts)
         said = f"What in {name} spoke for {class_title(model, target)}, and what against it."
         strips = [each.strip(class_title(model, target), RULES[request.rule].about) for each in marked]

@@ -25,7 +25,7 @@ def by_column(
     model: Classifier, relevance: torch.Tensor, texts: Mapping[str, str | None]
 ) -> tuple[torch.Tensor, list[MarkedText]]:
     """Relevance of inputs as that of the columns of the data, and the texts with the relevance of their words."""
-    if not isinstance(model, Tabular) or "texts" not in model.metadata:
+    if not isinstance(model, Tabular) or not {"texts", "windows"} & set(model.metadata):
         return relevance, []
     own = relevance.double().numpy()
     return torch.from_numpy(by_data_column(model, own)), marked_texts(model, own, texts)
@@ -36,8 +36,8 @@ def column_lines_of(model: Classifier, x: torch.Tensor, texts: Mapping[str, str 
     if x.dim() > 1:
         return []
     lines = input_texts(model, x)
-    is_text = isinstance(model, Tabular) and "texts" in model.metadata
-    return [one_line(each) for each in (column_lines(model, lines, texts) if is_text else lines)]  # type: ignore[arg-type]
+    is_made = isinstance(model, Tabular) and {"texts", "windows"} & set(model.metadata)
+    return [one_line(each) for each in (column_lines(model, lines, texts) if is_made else lines)]  # type: ignore[arg-type]
 
 
 def show_texts(marked: list[MarkedText]) -> None:

@@ -16,6 +16,7 @@ from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.naming import feature_names
 from lutetia.cli.show import one_line
 from lutetia.cli.values import UNKNOWN
+from lutetia.cli.windows import read_windows
 from lutetia.errors import DataError, nearest
 from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular, data_columns, load, text_columns, text_inputs
@@ -105,7 +106,8 @@ def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
         raise DataError(f"--row is {row}, but {given} has no rows: only .csv files and arrays of several samples do")
     if not 0 <= (row or 0) < len(x):
-        raise DataError(f"--row is {row or 0}, expected 0 to {len(x) - 1}: {path} has {len(x):,} rows of values")
+        what = "rows of values" if "windows" not in model.metadata else "windows, which --row counts"
+        raise DataError(f"--row is {row or 0}, expected 0 to {len(x) - 1}: {path} has {len(x):,} {what}")
     at = slice(row or 0, (row or 0) + 1)
     return NamedInputs(x[at], names[at], None if columns is None else {name: each[at] for name, each in columns.items()}, typed)
 
@@ -163,9 +165,11 @@ def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
 
 
 def column_titles(model: Classifier) -> list[str]:
-    """The names of the columns of the data, as it wrote them: those of the inputs, but for texts; none where it did not."""
+    """The names of the columns of the data, as it wrote them: those of the inputs, but for texts and signals; none where it did
+    not."""
     names = feature_names(model)
-    return [each.name for each in data_columns(model.metadata, len(names))] if "texts" in model.metadata else names
+    is_made = "texts" in model.metadata or "windows" in model.metadata
+    return [each.name for each in data_columns(model.metadata, len(names))] if is_made else names
 
 
 def _as_inputs(model: Tabular, cells: Sequence[tuple[Sequence[Any], str]], lines: Sequence[int] | None) -> np.ndarray:
@@ -244,6 +248,8 @@ def _files(given: str) -> list[str]:
 
 def _read(model: Classifier, given: str) -> NamedInputs:
     shape, path = tuple(model.config.input_shape), Path(given)
+    if "windows" in model.metadata:
+        return _windows(model, given)
     titles = column_titles(model) if isinstance(model, Tabular) else []
     is_text = titles[1:] == [] and "texts" in model.metadata  # a column alone needs no comma, nor quotes
     if isinstance(model, Tabular) and titles and (is_text or "," in given) and not exists(path):
@@ -270,6 +276,15 @@ def _read(model: Classifier, given: str) -> NamedInputs:
     if suffix in IMAGE_SUFFIXES:
         return NamedInputs(_fit(_image(path, shape, image_settings(model)), shape, str(path))[None], [str(path)])
     raise DataError(f"{given} ends in {suffix or 'no suffix'}, expected {KINDS}")
+
+
+def _windows(model: Classifier, given: str) -> NamedInputs:
+    """The windows of a recording, each called by its rows."""
+    if exists(path := Path(given)):
+        _check_file(path, KINDS)
+    rows, columns = read_windows(model, path)
+    names = [f"{path} rows {first} to {last}" for first, last in zip(columns["first row"], columns["last row"], strict=True)]
+    return NamedInputs(torch.from_numpy(rows.inputs), names, columns)
 
 
 def _cells(model: Classifier, path: Path) -> tuple[np.ndarray, dict[str, Sequence[Any]]]:

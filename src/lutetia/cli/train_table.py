@@ -19,6 +19,7 @@ from lutetia.cli.class_lines import class_lines
 from lutetia.cli.data_warnings import alike_texts, data_warnings, rows_text
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
+from lutetia.cli.windows import show_windows, windows_file
 from lutetia.errors import DataError
 from lutetia.training import (
     Data,
@@ -27,6 +28,8 @@ from lutetia.training import (
     check_fit,
     duration_text,
     guess_config,
+    guess_windows,
+    held_out,
     holds_table_run,
     is_table,
     make_table_config,
@@ -102,7 +105,10 @@ def read_table(
         asked = _asked(settings)
         implied = "ranking" if asked["query"] is not None else "regression" if asked["has_loss"] else None
         del asked["has_loss"]
-        config, _ = guess_config(path, target, task or implied, file=file, **asked)
+        if asked.pop("has_windows"):
+            config = guess_windows(path, windows_file(path, file), target, task or implied, settings)
+        else:
+            config, _ = guess_config(path, target, task or implied, file=file, **asked)
     else:
         if target is not None or task is not None:
             raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
@@ -115,14 +121,15 @@ def read_table(
 
 def _asked(settings: list[str]) -> dict[str, Any]:
     """What --set says that a guess depends on, too: whether to skip what is unusable, how dates are written, the column of
-    queries, which only a ranking has, and whether there is a loss, which only numbers have."""
+    queries, which only a ranking has, whether there is a loss, which only numbers have, and whether rows are samples in time."""
     tables: dict[str, Any] = {"data": {}, "fit": {}}
     for setting in settings:
         override_setting(tables, setting)
     data, order = tables["data"], tables["data"].get("day_first")
     skip, has_loss = data.get("skip_unusable") is True, bool({"loss", "quantile"} & tables["fit"].keys())
     query = None if data.get("query") is None else str(data["query"])
-    return {"skip": skip, "day_first": order if isinstance(order, bool) else None, "query": query, "has_loss": has_loss}
+    told = {"skip": skip, "day_first": order if isinstance(order, bool) else None, "query": query, "has_loss": has_loss}
+    return told | {"has_windows": "window" in data}
 
 
 def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) -> TableConfig:
@@ -151,14 +158,18 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     """Show the types of the columns before the fit, and how to choose another target if this one was guessed."""
     table, data = opened
     types, screen = table.types, console()
-    count = ", ".join(f"{rows_text(part)} to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
+    unit = "row" if table.windows is None else "window"
+    count = ", ".join(f"{rows_text(part, unit)} to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
     kind = kind if table.query is None else "ranking"
     target = f" {'of' if table.query is None else 'by'} {one_line(config.data.target)}" if config.data.target else ""
     target += ", the last column (--target names another)" if target and guessed else ""
-    is_drawn = config.data.split == "random" or "test" not in data.splits
-    held = "" if is_drawn else f", {held_out_text(config.data.split, config.data.split_by)}"
+    parted = held_out(config, table)
+    is_drawn = parted["held_out"] == "random" or "test" not in data.splits
+    held = "" if is_drawn else f", {held_out_text(parted['held_out'], parted['held_out_by'])}"
     screen.print(f"{kind}{target}: {count}{held}", soft_wrap=True)
+    if table.windows is not None:
+        show_windows(config, table.windows)
     if config.data.weight is not None:
         screen.print(f"rows count by {one_line(config.data.weight)}, in the fit and in what is measured", soft_wrap=True)
     width = max((len(one_line(name)) for name in [*(name for name, _ in types[:SHOWN]), *table.left_out]), default=0)
@@ -238,6 +249,8 @@ def _setting(key: str, name: str) -> str:
 def held_out_text(split: str, by: str | None) -> str:
     """Which rows are held out, where they are not drawn at random: "the latest by sold"."""
     of = one_line(by or "")
+    if split in ("blocks", "latest blocks"):
+        return f"{'the latest' if split != 'blocks' else 'whole'} blocks of {of}"
     return f"whole groups by {of}" if split == "groups" else f"the latest by {of}" if by else "the last of the file"
 
 

@@ -18,6 +18,8 @@ dates        by the number of an input, as a string, how its dates are written: 
              its numbers are seconds since the beginning of 1970
 texts        by the names of text columns, what is made of them: see `lutetia.models.texts`; their inputs come after all others,
              and `features` names those, too
+windows      of a model of sensor signals, the windows that it takes: see `lutetia.models.windows`; `features` names what is made
+             of them
 error_90     of a regression: what the error of nine in ten rows that were not fitted stays within
 spread_90    the same as a multiple of the spread of a row, where the model has one
 resized      whether images of other sizes are resized to that of the model
@@ -42,6 +44,7 @@ from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import read_json
 from lutetia.models.dates import ORDERS
 from lutetia.models.texts import check_text_columns
+from lutetia.models.windows import check_signal_windows
 
 METADATA = "metadata.json"
 UNKNOWN = ("error", "missing")
@@ -123,6 +126,10 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None, n_class
             fail("metadata.categories", number, "other inputs than those of dates")
     if "texts" in metadata:
         check_text_columns(metadata["texts"], n_inputs, n_classes)
+    if "windows" in metadata:
+        check_signal_windows(metadata["windows"], metadata.get("features", ()), n_inputs)
+        if others := [key for key in ("texts", "categories", "dates", "units") if metadata.get(key)]:
+            fail(f"metadata.{others[0]}", metadata[others[0]], "none beside metadata.windows")
     for number, places in _by_input(metadata, "decimals", "decimal places", n_inputs):
         if isinstance(places, bool) or not isinstance(places, int) or not 0 <= places <= MOST_DECIMALS:
             fail(f"metadata.decimals[{number!r}]", places, f"a whole number from 0 to {MOST_DECIMALS}")

@@ -373,15 +373,28 @@ def text_inputs(columns: Sequence[TextColumn], grams: Sequence[Grams]) -> Array:
 
 
 class DataColumn(NamedTuple):
-    """A column of the data: its name, and the input that it is or the texts that inputs are made of."""
+    """A column of the data: its name, and the input that it is, or the text or the windows of a signal that inputs are made of."""
 
     name: str
     input: int | None
     text: TextColumn | None = None
+    signal: range | None = None  # the inputs
+
+    @property
+    def inputs(self) -> list[int]:
+        """The inputs that it is, or that are made of it."""
+        if self.text is not None:
+            return self.text.inputs
+        return list(self.signal) if self.signal is not None else [] if self.input is None else [self.input]
 
 
-def data_columns(metadata: Mapping[str, Any], n_inputs: int) -> list[DataColumn]:
-    """The columns of the data that a model was trained on, in their order; other than its inputs where some are texts."""
+def data_columns(metadata: Mapping[str, Any], n_inputs: int, by_signal: bool = True) -> list[DataColumn]:
+    """The columns of the data that a model was trained on, in their order; other than its inputs where some are texts, or with
+    `by_signal` where they are made of windows of signals."""
+    if by_signal and "windows" in metadata:
+        signals = [signal["name"] for signal in metadata["windows"]["signals"]]
+        each = n_inputs // len(signals)
+        return [DataColumn(name, None, None, range(at * each, (at + 1) * each)) for at, name in enumerate(signals)]
     texts = text_columns(metadata)
     n_plain = min((each.first for each in texts), default=n_inputs)
     names = list(metadata.get("features", ())) or [f"x{number}" for number in range(n_inputs)]

@@ -14,6 +14,7 @@ from lutetia.report.story import Strip
 
 Array = np.ndarray[Any, Any]
 FOR, AGAINST = (224, 90, 20), (45, 105, 215)
+SIGNAL_LINES = (0, 3, 5)  # of the inputs that are made of a signal those that stand beside its name: mean, range, crossings
 SHOWN_WORDS, SHOWN = 8, 40  # words in a line, and characters of a text beside its name
 
 
@@ -76,8 +77,7 @@ def _tint(share: float) -> str:
 def by_data_column(model: Tabular, relevance: Array) -> Array:
     """Relevance of inputs [..., n_inputs] added up for each column of the data [..., columns]."""
     columns = data_columns(model.metadata, relevance.shape[-1])
-    inputs = [np.array([each.input] if each.text is None else each.text.inputs) for each in columns]
-    return np.stack([relevance[..., own].sum(-1) for own in inputs], -1)
+    return np.stack([relevance[..., np.array(each.inputs)].sum(-1) for each in columns], -1)
 
 
 def marked_texts(model: Tabular, relevance: Array, texts: Mapping[str, str | None]) -> list[MarkedText]:
@@ -99,6 +99,10 @@ def column_lines(model: Tabular, lines: Sequence[str], texts: Mapping[str, str |
     for column in data_columns(model.metadata, len(lines)):
         if column.input is not None:
             told.append(lines[column.input])
+            continue
+        if column.signal is not None:
+            own = (lines[column.signal[number]].removeprefix(f"{column.name}: ") for number in SIGNAL_LINES)
+            told.append(f"{column.name}, {', '.join(own)}")
             continue
         text = texts.get(column.name)
         told.append(f"{column.name} = {'missing' if text is None else text if len(text) <= SHOWN else text[:SHOWN] + '…'}")

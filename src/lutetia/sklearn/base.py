@@ -359,7 +359,7 @@ class TabularEstimator(BaseEstimator):
         return estimator
 
     def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
-        columns = data_columns(model.metadata, model.n_columns)
+        columns = data_columns(model.metadata, model.n_columns, by_signal=False)
         self.model_, self.n_features_in_ = model, len(columns)
         self.n_tables_ = model.config.n_tables
         place = {str(column.input): number for number, column in enumerate(columns)}
@@ -406,7 +406,7 @@ def _state_of_run(model: Tabular) -> dict[str, Any] | None:
         params |= {"loss": config.loss, "quantile": config.quantile}
     if config.monotone:  # of the second class, by the order that scikit-learn gives them
         turned = -1 if not model.is_regression and sorted(known["classes"]) != known["classes"] else 1
-        signs = [0 if each.input is None else config.monotone[each.input] for each in data_columns(known, model.n_columns)]
+        signs = [0 if each.input is None else config.monotone[each.input] for each in data_columns(known, model.n_columns, False)]
         params["monotonic_cst"] = [turned * sign for sign in signs]
     name = "LUTRanker" if model.loss.is_ranking else "LUTRegressor" if model.is_regression else "LUTClassifier"
     state = {"class": name, "params": params, "named": "features" in known}

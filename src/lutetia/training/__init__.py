@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
     from lutetia.training.splits import Split
+    from lutetia.training.table_checks import check_fit
     from lutetia.training.table_files import KINDS as TABLE_KINDS
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
     from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, make_target, read_table_file
@@ -55,8 +56,8 @@ if TYPE_CHECKING:
     from lutetia.training.table_refit import refit_tables, try_refit
     from lutetia.training.table_run import (
         TableConfig,
-        check_fit,
         guess_config,
+        held_out,
         holds_table_run,
         is_table_config,
         make_table_config,
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
     from lutetia.training.task import told as metrics_text
     from lutetia.training.texts import as_texts, describe_texts, looks_like_text, model_rows, read_texts, with_texts
     from lutetia.training.units import find_unit, without_unit
+    from lutetia.training.window_guess import guess_windows
+    from lutetia.training.windows import WindowRows, WindowsRead, window_labels, window_places, window_rows
 
 __all__ = [
     "Config",
@@ -120,6 +123,8 @@ __getattr__, __dir__ = lazy_door(
         "shaping": "Shaping",
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
+        "window_guess": "guess_windows",
+        "windows": "WindowRows WindowsRead window_labels window_places window_rows",
         "splits": "Split",
         "table_files": "LearningTable TABLE_KINDS=KINDS TableFile UNNAMED_COLUMN=UNNAMED"
         " column_names=named find_target is_table make_target read_table_file",
@@ -127,8 +132,8 @@ __getattr__, __dir__ = lazy_door(
         "table_measure": "measure_tabular=measure",
         "table_parts": "fold_rows learning_rows",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",
-        "table_run": "TableConfig check_fit guess_config holds_table_run is_table_config make_table_config open_table"
-        " train_table",
+        "table_checks": "check_fit",
+        "table_run": "TableConfig guess_config held_out holds_table_run is_table_config make_table_config open_table train_table",
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
         "tabular": "TabularRows Shape balanced_factors encode_rows fit_tabular make_tabular=make_model",
         "task": "context_of metrics_of metrics_text=told",

@@ -34,8 +34,7 @@ def column_importance(
     orders = [torch.from_numpy(random.permutation(len(rows))) for _ in range(TIMES)]
     rises = []
     for column in data_columns(model.metadata, model.n_columns):
-        inputs = [column.input] if column.text is None else column.text.inputs
-        own, changed = torch.isin(source, torch.tensor(inputs)), codes.clone()
+        own, changed = torch.isin(source, torch.tensor(column.inputs)), codes.clone()
         rise = 0.0
         for order in orders:
             changed[:, own] = codes[order][:, own]

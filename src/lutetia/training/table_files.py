@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,6 +48,9 @@ from lutetia.training.splits import RANDOM, Split
 from lutetia.training.tables import LARGEST, class_order, read_cells
 from lutetia.training.texts import check_texts, looks_like_text, read_texts, texts_text
 from lutetia.training.units import find_unit, without_unit
+
+if TYPE_CHECKING:
+    from lutetia.training.windows import WindowsRead
 
 FEW_CLASSES = 5  # distinct whole numbers that are taken for classes where most rows have one of their own
 DEEPEST = 10  # rows from the top in which names of columns are looked for that are not in the first
@@ -97,10 +100,13 @@ class LearningTable:
     split: Split = RANDOM  # by what rows are parted
     query: Array | None = None  # of a ranking: the number of the query of each row, int64 [n]
     texts: tuple[Grams, ...] = ()  # columns besides those of x
+    windows: WindowsRead | None = None  # of signals, of which the rows of x are made
 
     @property
     def types(self) -> list[tuple[str, str]]:
         """Each column, and the type it was read as."""
+        if self.windows is not None:
+            return self.windows.types
         told = []
         for number, name in enumerate(self.features):
             count = len(self.categories.get(number, ()))
@@ -118,6 +124,11 @@ class LearningTable:
         for own in self.texts:
             told.insert(own.place, (own.name, texts_text(own)))
         return told
+
+
+def task_of(table: LearningTable) -> str:
+    """One of `TASKS`."""
+    return "classification" if table.classes else "regression" if table.query is None else "ranking"
 
 
 def read_table_file(path: Path, images: ImageSettings = AS_THEY_ARE, skip: bool | None = None) -> TableFile:

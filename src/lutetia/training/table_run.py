@@ -22,10 +22,11 @@ import torch
 
 from lutetia import toml
 from lutetia._shared.folders import MANIFEST
-from lutetia._shared.losses import LOSSES, RANKING, Loss
-from lutetia._shared.rankings import check_relevance
-from lutetia.errors import ArgumentError, DataError, did_you_mean
+from lutetia._shared.losses import LOSSES, RANKING
+from lutetia.errors import DataError
 from lutetia.files import write_atomically
+from lutetia.models import LONGEST_WINDOW as LONGEST
+from lutetia.models import SHORTEST_WINDOW as SHORTEST
 from lutetia.models import UNKNOWN, Tabular, TextColumn, save, text_columns
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
@@ -39,6 +40,7 @@ from lutetia.training.row_columns import RowColumns
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.shifts import moves
 from lutetia.training.splits import SPLITS
+from lutetia.training.table_checks import check_fit
 from lutetia.training.table_files import (
     TASKS,
     LearningTable,
@@ -47,12 +49,14 @@ from lutetia.training.table_files import (
     find_target,
     make_table,
     read_table_file,
+    task_of,
 )
 from lutetia.training.table_fit import fit_rows, table_shape
 from lutetia.training.table_measure import measure
 from lutetia.training.table_parts import learning_rows, part_table
 from lutetia.training.tabular import TabularRows
 from lutetia.training.texts import describe_texts, loudest_words, model_rows
+from lutetia.training.windows import window_table
 
 Array = np.ndarray[Any, Any]
 MODEL = Path("checkpoints") / "best"
@@ -89,6 +93,10 @@ class TableSettings:
     split: str = option("random", choices=SPLITS)  # which rows: any, the latest, or whole groups
     split_by: str | None = None  # the column of dates or numbers for "latest", without it the order of the file; or of groups
     weight: str | None = None  # the column that says how much rows count
+    window: int | None = option(None, low=SHORTEST, high=LONGEST)  # of signals: rows that are one sample
+    step: int | None = option(None, low=1)  # rows from the beginning of a window to that of the next; half a window by default
+    series: str | None = None  # the column that names recordings
+    signals: dict[str, int] = field(default_factory=dict)  # the columns of signals, and the decimal places of each
 
     @property
     def images(self) -> ImageSettings:
@@ -176,7 +184,7 @@ def open_table(
     wanted = config.data
     file = read_table_file(path, wanted.images, wanted.skip_unusable) if file is None else file
     file = _colours_first(file) if wanted.colour_last else file
-    table = make_table(file, wanted.target, wanted.task, wanted.reading)
+    table = window_table(file, wanted) if wanted.window else make_table(file, wanted.target, wanted.task, wanted.reading)
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
     names = Names(table.classes, table.features)
@@ -220,18 +228,18 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     model.metadata = describe_texts(_metadata(table, rows, config), model.metadata)
     texts = text_columns(model.metadata)
     summary: dict[str, Any] = {
-        "task": _task(table),
+        "task": task_of(table),
         "out": str(out),
         "checkpoint": str(out / MODEL),
         "rows": {name: len(part.y) for name, part in data.splits.items() if isinstance(part, Samples)},
         "types": [{"column": name, "type": kind} for name, kind in table.types],
         "left_out": table.left_out,
         "skipped": table.skipped,
-        "held_out": config.data.split,
-        "held_out_by": config.data.split_by,
+        **held_out(config, table),
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
         **_patches_told(model, trial),
+        **({} if table.windows is None else {"windows": table.windows.told}),
         **({"texts": _texts_told(texts, table.classes)} if texts else {}),
         **({} if table.classes else {"fit_loss": config.boosting().loss, "quantile": config.fit.quantile}),
         "monotone": config.fit.monotone,
@@ -253,37 +261,11 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     return summary
 
 
-def _task(table: LearningTable) -> str:
-    return "classification" if table.classes else "regression" if table.query is None else "ranking"
-
-
-def check_fit(config: TableConfig, table: LearningTable) -> None:
-    """Refuse settings that do not fit a table."""
-    if config.fit.balanced and not table.classes:
-        raise DataError(f"fit.balanced is true, and a {_task(table)} has no classes, expected false")
-    _check_loss(config, table)
-    if config.data.shift and len(table.input_shape) < 2:
-        raise DataError(f"data.shift is {config.data.shift}, expected 0: {config.data.path} holds no images")
-    if config.data.patches and not can_have_patches(table.input_shape):
-        told = f"{config.data.path} holds no images, or too small ones"
-        raise DataError(f"data.patches is {config.data.patches!r}, expected false: {told}")
-    _check_monotone(config, table)
-
-
-def _check_monotone(config: TableConfig, table: LearningTable) -> None:
-    """Refuse constraints of columns that are no inputs, or that have no order."""
-    wanted = config.fit.monotone
-    for name, sign in wanted.items():
-        if isinstance(sign, bool) or not isinstance(sign, int) or sign not in (-1, 0, 1):
-            raise DataError(f"fit.monotone: {name!r} is {sign!r}, expected -1, 0 or 1")
-        if name not in table.features:
-            left = table.left_out.get(name)
-            why = did_you_mean(name, table.features) if left is None else f"it is left out, {left}"
-            raise DataError(f"fit.monotone has {name!r}, which is not an input of {config.data.path}: {why}")
-        if table.features.index(name) in table.categories:
-            raise DataError(f"fit.monotone has {name!r}, which holds categories, expected a column of numbers or dates")
-    if any(wanted.values()) and len(table.classes) > 2:
-        raise DataError(f"fit.monotone is for numbers and two classes, and {config.data.path} has {len(table.classes)} classes")
+def held_out(config: TableConfig, table: LearningTable) -> dict[str, Any]:
+    """How rows to test were parted from those to fit, and by which column."""
+    if table.windows is not None:
+        return dict(zip(("held_out", "held_out_by"), table.windows.held, strict=True))
+    return {"held_out": config.data.split, "held_out_by": config.data.split_by}
 
 
 def _patches_told(model: Tabular, trial: PatchTrial | None) -> dict[str, Any]:
@@ -301,38 +283,15 @@ def _texts_told(texts: Sequence[TextColumn], classes: Sequence[str]) -> list[dic
     ]
 
 
-def _check_loss(config: TableConfig, table: LearningTable) -> None:
-    """Refuse a loss that does not fit the numbers to predict, or classes, or the order of rows."""
-    if table.query is not None:
-        if config.fit.loss != FitSettings.loss or config.fit.quantile is not None or config.fit.intervals:
-            raise DataError("fit.loss, fit.quantile and fit.intervals are for numbers, and a ranking orders rows: leave them out")
-        if len(np.unique(table.query)) == len(table.query):
-            raise DataError(f"{config.data.path}: {config.data.query!r} differs in all rows, expected rows that share a query")
-        try:
-            check_relevance(table.y, f"{config.data.path}: {config.data.target!r}")
-        except ArgumentError as error:
-            raise DataError(str(error)) from error
-        return
-    try:
-        loss = Loss(config.fit.loss, config.fit.quantile)
-        if not table.classes:
-            target = "the target" if config.data.target is None else repr(config.data.target)
-            loss.check_target(table.y, f"{config.data.path}: {target}")
-    except ArgumentError as error:
-        raise DataError(str(error).replace("loss=", "fit.loss=").replace("quantile is", "fit.quantile is")) from error
-    if table.classes and loss != Loss():
-        raise DataError(f'fit.loss is "{loss.name}", which is for numbers, and {config.data.path} has classes to predict')
-    if config.fit.intervals and not loss.has_intervals:
-        raise DataError('fit.intervals is true with fit.loss="quantile", expected false: a quantile is an end, not a middle')
-
-
 def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
     known: dict[str, Any]
     if len(table.input_shape) > 1:
         known = {"input_low": float(np.nanmin(rows.x)), "input_high": float(np.nanmax(rows.x))}
     else:
         known = describe_columns(table.x, rows.x)
-    known["task"] = _task(table)
+    known["task"] = task_of(table)
+    if table.windows is not None:
+        known["windows"] = table.windows.windows.to_dict()
     if table.classes:
         known["classes"] = table.classes
     if table.features:
@@ -398,7 +357,7 @@ def guess_config(
     counting = counting if len(counting) < len(others) else []  # a curve over one number is to be learned
     words = sorted({word for values in others.values() for word in missing_words(values)})
     table = make_table(file, name, task, Reading((), counting, words, None, day_first, skip, query=query))
-    wanted = task or _task(table)
+    wanted = task or task_of(table)
     dates = [table.features[number] for number in table.dates] or None
     columns = [column for column in table.left_out if column in file.columns]
     texts = [own.name for own in table.texts] or None
@@ -412,19 +371,21 @@ def guess_config(
     shift = _shift(table.input_shape, len(table.y)) if len(table.input_shape) > 1 else None
     patches = "auto" if can_have_patches(table.input_shape) else None
     settings = dataclasses.replace(settings, shift=shift, patches=patches)
+    return TableConfig(settings, guess_fit(settings, table)), table
+
+
+def guess_fit(settings: TableSettings, table: LearningTable) -> FitSettings:
+    """How a table is best fitted, by its task and its size."""
     n_rows = len(table.y) * (1 - settings.test)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
     if table.query is not None:
         enough = (table.query.max() + 1) * (1 - settings.test) >= ENOUGH_QUERIES
-        return TableConfig(
-            settings, FitSettings(n_tables=2000, patience=5) if enough else FitSettings(n_tables=FEW_TABLES)
-        ), table
-    stops = wanted == "regression" and n_rows >= ENOUGH
-    if stops:
-        return TableConfig(settings, FitSettings(n_tables=2000, patience=5, intervals=n_rows >= ENOUGH_ERRORS)), table
+        return FitSettings(n_tables=2000, patience=5) if enough else FitSettings(n_tables=FEW_TABLES)
+    if settings.task == "regression" and n_rows >= ENOUGH:
+        return FitSettings(n_tables=2000, patience=5, intervals=n_rows >= ENOUGH_ERRORS)
     calibrate = bool(table.classes) and ENOUGH_TO_TRY <= n_rows <= SURE
-    n_tables = 1000 if shift else FitSettings.n_tables  # shifted images are more to learn
-    return TableConfig(settings, FitSettings(n_tables=n_tables, calibrate=calibrate, enough_tables=calibrate)), table
+    n_tables = 1000 if settings.shift else FitSettings.n_tables  # shifted images are more to learn
+    return FitSettings(n_tables=n_tables, calibrate=calibrate, enough_tables=calibrate)
 
 
 def _shift(shape: tuple[int, ...], n: int) -> int:

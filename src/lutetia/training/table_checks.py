@@ -1,0 +1,70 @@
+"""Settings of a run on a table of data that do not fit its table: errors before anything is fitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lutetia._shared.losses import Loss
+from lutetia._shared.rankings import check_relevance
+from lutetia.errors import ArgumentError, DataError, did_you_mean
+from lutetia.training.patches import can_have_patches
+from lutetia.training.table_files import LearningTable, task_of
+
+if TYPE_CHECKING:
+    from lutetia.training.table_run import TableConfig
+
+
+def check_fit(config: TableConfig, table: LearningTable) -> None:
+    """Refuse settings that do not fit a table."""
+    if config.fit.balanced and not table.classes:
+        raise DataError(f"fit.balanced is true, and a {task_of(table)} has no classes, expected false")
+    _check_loss(config, table)
+    if config.data.shift and len(table.input_shape) < 2:
+        raise DataError(f"data.shift is {config.data.shift}, expected 0: {config.data.path} holds no images")
+    if config.data.patches and not can_have_patches(table.input_shape):
+        told = f"{config.data.path} holds no images, or too small ones"
+        raise DataError(f"data.patches is {config.data.patches!r}, expected false: {told}")
+    _check_monotone(config, table)
+
+
+def _check_monotone(config: TableConfig, table: LearningTable) -> None:
+    """Refuse constraints of columns that are no inputs, or that have no order."""
+    wanted = config.fit.monotone
+    for name, sign in wanted.items():
+        if isinstance(sign, bool) or not isinstance(sign, int) or sign not in (-1, 0, 1):
+            raise DataError(f"fit.monotone: {name!r} is {sign!r}, expected -1, 0 or 1")
+        if name not in table.features:
+            left = table.left_out.get(name)
+            why = did_you_mean(name, table.features) if left is None else f"it is left out, {left}"
+            raise DataError(f"fit.monotone has {name!r}, which is not an input of {config.data.path}: {why}")
+        if table.features.index(name) in table.categories:
+            raise DataError(f"fit.monotone has {name!r}, which holds categories, expected a column of numbers or dates")
+    if any(wanted.values()) and len(table.classes) > 2:
+        raise DataError(f"fit.monotone is for numbers and two classes, and {config.data.path} has {len(table.classes)} classes")
+
+
+def _check_loss(config: TableConfig, table: LearningTable) -> None:
+    """Refuse a loss that does not fit the numbers to predict, or classes, or the order of rows."""
+    if table.query is not None:
+        if config.fit.loss != Loss().name or config.fit.quantile is not None or config.fit.intervals:
+            raise DataError("fit.loss, fit.quantile and fit.intervals are for numbers, and a ranking orders rows: leave them out")
+        if len(np.unique(table.query)) == len(table.query):
+            raise DataError(f"{config.data.path}: {config.data.query!r} differs in all rows, expected rows that share a query")
+        try:
+            check_relevance(table.y, f"{config.data.path}: {config.data.target!r}")
+        except ArgumentError as error:
+            raise DataError(str(error)) from error
+        return
+    try:
+        loss = Loss(config.fit.loss, config.fit.quantile)
+        if not table.classes:
+            target = "the target" if config.data.target is None else repr(config.data.target)
+            loss.check_target(table.y, f"{config.data.path}: {target}")
+    except ArgumentError as error:
+        raise DataError(str(error).replace("loss=", "fit.loss=").replace("quantile is", "fit.quantile is")) from error
+    if table.classes and loss != Loss():
+        raise DataError(f'fit.loss is "{loss.name}", which is for numbers, and {config.data.path} has classes to predict')
+    if config.fit.intervals and not loss.has_intervals:
+        raise DataError('fit.intervals is true with fit.loss="quantile", expected false: a quantile is an end, not a middle')

@@ -1,0 +1,35 @@
+"""The config that is guessed for windows of a recording."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lutetia.training.columns import missing_words
+from lutetia.training.config import override
+from lutetia.training.table_files import TableFile, find_target, task_of
+from lutetia.training.table_run import TableConfig, guess_fit, make_table_config
+from lutetia.training.windows import window_table
+
+
+def guess_windows(path: Path, file: TableFile, target: str | None, task: str | None, settings: list[str]) -> TableConfig:
+    """The config of windows of a file: its target, its task, its signals and how fine they are, and how it is best fitted.
+    `settings` are those of --set, data.window among them."""
+    tables: dict[str, Any] = {"data": {"path": str(path)}}
+    keys = [override(tables, setting) for setting in settings]
+    given = make_table_config(tables, str(path), keys).data
+    name = find_target(file, given.target if target is None else target)
+    others = [cells for column, cells in file.columns.items() if column not in (name, given.series, given.split_by)]
+    words = given.missing or sorted({word for cells in others for word in missing_words(cells)})
+    wanted = replace(given, target=name, task=task or given.task, missing=words)
+    table = window_table(file, wanted)
+    assert table.windows is not None
+    windows = table.windows.windows
+    wanted = replace(
+        wanted,
+        task=task_of(table),
+        step=windows.step,
+        signals={signal.name: signal.decimals for signal in windows.signals},
+    )
+    return TableConfig(wanted, guess_fit(wanted, table))
