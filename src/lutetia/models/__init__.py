@@ -50,6 +50,7 @@ from lutetia.models.transformer_config import TransformerConfig
 from lutetia.models.values import value_columns
 from lutetia.models.votes import Votes, VotesClassifier
 from lutetia.models.votes_config import VotesConfig
+from lutetia.models.windows import KINDS as WINDOW_KINDS
 from lutetia.models.windows import LONGEST as LONGEST_WINDOW
 from lutetia.models.windows import LONGEST_SIGNAL, SignalColumn, SignalWindows, feature_sums, signal_features, signal_windows
 from lutetia.models.windows import MOST_DECIMALS as MOST_SIGNAL_DECIMALS

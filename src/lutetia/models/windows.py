@@ -118,27 +118,27 @@ def feature_sums(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class SignalColumn:
-    """A signal: the name of its column, the decimal places that a sample keeps, and the bits that hold it."""
+    """A signal: the name of its column, and the decimal places that a sample keeps."""
 
     name: str
     decimals: int = 0
+
+
+@dataclass(frozen=True)
+class SignalWindows:
+    """Windows of `length` samples of so many `bits`, of which one begins every `step`; `series` is the column that names
+    recordings, where there is one: a window lies in one of them."""
+
+    length: int
+    step: int
+    signals: tuple[SignalColumn, ...]
     bits: int = 16
+    series: str | None = None
 
     @property
     def ends(self) -> tuple[int, int]:
         """The smallest and the largest sample; others become these."""
         return -(1 << self.bits - 1), (1 << self.bits - 1) - 1
-
-
-@dataclass(frozen=True)
-class SignalWindows:
-    """Windows of `length` samples, of which one begins every `step`; `series` is the column that names recordings, where there
-    is one: a window lies in one of them."""
-
-    length: int
-    step: int
-    signals: tuple[SignalColumn, ...]
-    series: str | None = None
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -158,9 +158,8 @@ class SignalWindows:
     def samples(self, values: Array) -> Array:
         """Values float64 [rows, signals], all finite, as samples, int64 [rows, signals]: the nearest whole numbers."""
         scale = np.array([10.0**signal.decimals for signal in self.signals])
-        low, high = np.array([signal.ends for signal in self.signals], np.float64).T
         with np.errstate(over="ignore"):
-            return np.clip(np.rint(values * scale), low, high).astype(np.int64)
+            return np.clip(np.rint(values * scale), *self.ends).astype(np.int64)
 
     def inputs(self, samples: Array, starts: Array) -> Array:
         """Samples int64 [rows, signals] -> the inputs of the windows that begin at some rows, float64 [n, inputs]."""
@@ -186,27 +185,27 @@ def signal_windows(metadata: Mapping[str, Any]) -> SignalWindows | None:
     if known is None:
         return None
     signals = tuple(SignalColumn(**signal) for signal in known["signals"])
-    return SignalWindows(known["length"], known["step"], signals, known.get("series"))
+    return SignalWindows(known["length"], known["step"], signals, known["bits"], known.get("series"))
 
 
 def check_signal_windows(known: object, features: Sequence[str], n_inputs: int | None) -> None:
     """Refuse what a file says of windows where it does not fit the inputs of its model, or is no such thing."""
-    wanted = {"length", "step", "signals", "series"}
-    if not isinstance(known, Mapping) or not {"length", "step", "signals"} <= set(known) <= wanted:
-        fail("metadata.windows", known, "length, step and signals, and where they have names the column of series")
+    needed = {"length", "step", "bits", "signals"}
+    if not isinstance(known, Mapping) or not needed <= set(known) <= needed | {"series"}:
+        fail("metadata.windows", known, "length, step, bits and signals, and where they have names the column of series")
     check_int("metadata.windows.length", known["length"], SHORTEST, LONGEST)
     check_int("metadata.windows.step", known["step"], 1)
+    if type(known["bits"]) is not int or known["bits"] not in BITS:
+        fail("metadata.windows.bits", known["bits"], " or ".join(map(str, BITS)))
     series, signals = known.get("series"), known["signals"]
     if series is not None and not _is_name(series):
         fail("metadata.windows.series", series, "the name of a column")
     if not isinstance(signals, list | tuple) or not 0 < len(signals) <= MOST_SIGNALS:
         fail("metadata.windows.signals", signals, f"1 to {MOST_SIGNALS} signals")
     for signal in signals:
-        if not isinstance(signal, Mapping) or set(signal) != {"name", "decimals", "bits"} or not _is_name(signal["name"]):
-            fail("metadata.windows.signals", signal, "a name, decimals and bits")
+        if not isinstance(signal, Mapping) or set(signal) != {"name", "decimals"} or not _is_name(signal["name"]):
+            fail("metadata.windows.signals", signal, "a name and decimals")
         check_int("metadata.windows.signals.decimals", signal["decimals"], 0, MOST_DECIMALS)
-        if type(signal["bits"]) is not int or signal["bits"] not in BITS:
-            fail("metadata.windows.signals.bits", signal["bits"], " or ".join(map(str, BITS)))
     names = [signal["name"] for signal in signals]
     if len(set(names)) < len(names) or series in names:
         fail("metadata.windows.signals", names, "a name of its own for each signal")

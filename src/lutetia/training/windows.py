@@ -122,9 +122,11 @@ def window_table(file: TableFile, wanted: TableSettings) -> LearningTable:
     begins = _begins(file, wanted.series)
     signals, left_out = _signals(file, wanted, besides, begins)
     values = _values(file, list(signals), wanted.missing, may_lack=wanted.skip_unusable)
-    columns = tuple(_signal(column, values[:, at], decimals) for at, (column, decimals) in enumerate(signals.items()))
+    columns, bits = zip(
+        *(_signal(name, own, places) for (name, places), own in zip(signals.items(), values.T, strict=True)), strict=True
+    )
     length = wanted.window or 0
-    windows = SignalWindows(length, wanted.step or max(1, length // 2), columns, wanted.series)
+    windows = SignalWindows(length, wanted.step or max(1, length // 2), columns, max(bits), wanted.series)
     task = wanted.task or _guessed_task(file, name)
     held, why, key = _held_together(file, replace(wanted, task=task), name, begins, length)
     starts = _starts(begins, len(values), windows)
@@ -232,8 +234,9 @@ def _no_signal(column: str, cells: Sequence[Any], begins: Array) -> str:
     return "it only rises, as a time does" if not falls else f"it rises, but for {falls:,} rows: a time that begins anew there"
 
 
-def _signal(name: str, values: Array, decimals: int | None) -> SignalColumn:
-    """A signal with the decimal places of its values: so many that they fit 16 bits, unless it would vary by few steps then."""
+def _signal(name: str, values: Array, decimals: int | None) -> tuple[SignalColumn, int]:
+    """A signal with the decimal places of its values: so many that they fit 16 bits, unless it would vary by few steps then; and
+    the bits of its samples."""
     known = values[~np.isnan(values)]
     if not len(known):
         raise DataError(f"column {name!r} has no value, expected a signal")
@@ -256,7 +259,7 @@ def _signal(name: str, values: Array, decimals: int | None) -> SignalColumn:
             decimals -= 1
     if top * 10.0**decimals >= LARGEST:
         raise DataError(f"data.signals: {name!r} with {decimals} decimal places takes more than 32 bits, expected fewer places")
-    return SignalColumn(name, decimals, 16 if fits(decimals, 16) else 32)
+    return SignalColumn(name, decimals), 16 if fits(decimals, 16) else 32
 
 
 def _values(file: TableFile, names: Sequence[str], missing: Sequence[str], may_lack: bool = False) -> Array:

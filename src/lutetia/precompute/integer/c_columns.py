@@ -108,10 +108,10 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     orders = [known.get("dates", {}).get(str(number), {}).get("order") for number in range(n)]
     numbers = ", ".join(str(0 if order is None else 1 + ORDERS.index(order)) for order in orders)
     dates = f"const int lutetia_dates[LUTETIA_COLUMNS] = {{{numbers}}};\n" + source("dates.c") if any(orders) else ""
-    unit = "" if model.n_outputs > 1 else _unit(model)
+    unit = "" if model.n_outputs > 1 else unit_text(model)
     program = "".join([
         about, '#include "columns.h"\n\n', PRECISION, "#include <math.h>\n\n" if dates or texts else "\n", codes,
-        f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(_double, parts['EDGE'])) or '0'}}};\n",
+        f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(double, parts['EDGE'])) or '0'}}};\n",
         lists,
         f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{strings(names)}}};\n",
         f"const char *const lutetia_units[LUTETIA_COLUMNS] = {{{strings(units)}}};\n",
@@ -126,7 +126,7 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     sizes += define(LUTETIA_VALUES=model.model.n_columns) if texts else ""
     told = (DATES if dates else "") + (TEXTS.format(count=len(texts)) if texts else "")
     header = HEADER.format(title=about, sizes=sizes, values="VALUES" if texts else "COLUMNS", more=told, unit=unit)
-    rows = "".join(map(source, ("reading.c", "cells.c", *(["date_cells.c"] if dates else []), "rows.c")))
+    rows = "".join(map(source, ("reading.c", "cells.c", *(["date_cells.c"] if dates else []), "values.c", "rows.c")))
     return {"columns.h": header, "columns.c": program, "rows.c": rows}
 
 
@@ -135,12 +135,12 @@ def words_for_no_value(metadata: Mapping[str, Any]) -> list[str]:
     return [*sorted(MISSING_WORDS), *(word.lower() for word in metadata.get("missing", ()))]
 
 
-def _unit(model: IntegerClassifier) -> str:
+def unit_text(model: IntegerClassifier) -> str:
     """What the number of a regression is multiplied by, and whether that is a logarithm."""
     is_log = model.model.loss.is_log
     what = "logarithm of the number that is predicted" if is_log else "number that is predicted"
     what = "score to sort by" if model.model.loss.is_ranking else what
-    unit = UNIT.format(what=what, unit=_double(float(model.graph.output_edge.scale[0])))
+    unit = UNIT.format(what=what, unit=double(float(model.graph.output_edge.scale[0])))
     return unit + "#define LUTETIA_LOG\n" if is_log else unit
 
 
@@ -158,24 +158,20 @@ def _codes(model: IntegerClassifier) -> dict[str, Array]:
     """SOURCE, IS_CATEGORY [n_inputs], START [n_inputs + 1], EDGE and CODE: of an input of numbers its edges, and the code above
     each; of categories the code of each. Where there are dates, PART [n_inputs] is that which an input is."""
     encoding = model.model.encoding
-    all_edges, ranks, source_of = encoding.edges.cpu().numpy(), encoding.ranks.cpu().numpy(), encoding.source.cpu().numpy()
-    left, right, constant = comparisons(model)
-    compared = {*left[right >= 0].tolist(), *right[right >= 0].tolist()}
+    ranks, source_of = encoding.ranks.cpu().numpy(), encoding.source.cpu().numpy()
+    asked = asked_edges(model)
     starts: list[int] = [0]
     edges: list[float] = []
     codes: list[int] = []
     for number, source_column in enumerate(source_of.tolist()):
-        own = all_edges[number][np.isfinite(all_edges[number])]
         if ranks[number].any():
             names = model.model.metadata.get("categories", {}).get(str(source_column))
             kept = ranks[number] if names is None else ranks[number, : len(names)]
             codes += kept.tolist()
             edges += [0.0] * len(kept)
         else:
-            wanted = np.arange(1, len(own) + 1) if number in compared else np.unique(constant[(left == number) & (right < 0)])
-            wanted = wanted[(wanted >= 1) & (wanted <= len(own))]  # code > c: the value is above edge c - 1
-            codes += (wanted + 1).tolist()
-            edges += own[wanted - 1].tolist()
+            codes += asked[number][0].tolist()
+            edges += asked[number][1].tolist()
         starts.append(len(codes))
     parts = np.array([("", *DATE_PARTS).index(part) for part in encoding.parts])
     return {
@@ -188,6 +184,20 @@ def _codes(model: IntegerClassifier) -> dict[str, Array]:
     }
 
 
+def asked_edges(model: IntegerClassifier) -> list[tuple[Array, Array]]:
+    """Of each input of numbers the edges that make a difference, float64 [edges], and before them the code above each, int64
+    [edges]: all of one that is compared with another, else those of the constants that it is compared with."""
+    left, right, constant = comparisons(model)
+    compared = {*left[right >= 0].tolist(), *right[right >= 0].tolist()}
+    found = []
+    for number, edges in enumerate(model.model.encoding.edges.cpu().numpy()):
+        own = edges[np.isfinite(edges)]
+        wanted = np.arange(1, len(own) + 1) if number in compared else np.unique(constant[(left == number) & (right < 0)])
+        wanted = wanted[(wanted >= 1) & (wanted <= len(own))]  # code > c: the value is above edge c - 1
+        found.append((wanted + 1, own[wanted - 1]))
+    return found
+
+
 def comparisons(model: IntegerClassifier) -> list[Array]:
     """Left, right and constant of all comparisons of inputs, int64 [n] each: those of the tables, and of the intervals."""
     first, width = model.stages[0], model.half_width
@@ -196,7 +206,7 @@ def comparisons(model: IntegerClassifier) -> list[Array]:
     return [np.concatenate(parts) for parts in zip(*((each.left, each.right, each.constant) for each in stages), strict=True)]
 
 
-def _double(value: float) -> str:
+def double(value: float) -> str:
     """A number that C reads as the same bits."""
     assert math.isfinite(value)
     return repr(float(value))

@@ -1,0 +1,135 @@
+
+static sample_t ring[LUTETIA_WINDOW][LUTETIA_SIGNALS];
+static int oldest = 0;                /* where the next sample goes; in a full window the oldest one is there */
+static int32_t left = LUTETIA_WINDOW; /* samples until a window is full */
+input_t lutetia_window[LUTETIA_INPUTS];
+
+void lutetia_restart(void)
+{
+    oldest = 0;
+    left = LUTETIA_WINDOW;
+}
+
+/* Sample t of a signal, the oldest is number 0. */
+static total_t at(int t, int signal)
+{
+    t += oldest;
+    return ring[t >= LUTETIA_WINDOW ? t - LUTETIA_WINDOW : t][signal];
+}
+
+static total_t apart(total_t a, total_t b)
+{
+    return a > b ? a - b : b - a;
+}
+
+/* The sum of some samples. */
+static total_t sum_of(int signal, int begin, int end)
+{
+    total_t sum = 0;
+    for (; begin < end; begin++)
+        sum += at(begin, signal);
+    return sum;
+}
+
+/* How far some samples are from those `lag` before, added up. */
+static total_t change(int signal, int begin, int end, int lag)
+{
+    total_t sum = 0;
+    for (begin += lag; begin < end; begin++)
+        sum += apart(at(begin, signal), at(begin - lag, signal));
+    return sum;
+}
+
+/* The place of the first smallest sample, or largest, of some. */
+static int place(int signal, int begin, int end, int is_largest)
+{
+    int best = begin;
+    for (begin++; begin < end; begin++)
+        if (is_largest ? at(begin, signal) > at(best, signal) : at(begin, signal) < at(best, signal))
+            best = begin;
+    return best;
+}
+
+static total_t range(int signal, int begin, int end)
+{
+    return at(place(signal, begin, end, 1), signal) - at(place(signal, begin, end, 0), signal);
+}
+
+/* What is made of a signal: one of the kinds of signals.h, whose lag or part is `number`; `mean` is rounded down. */
+static total_t measure(int kind, int number, int signal, total_t mean)
+{
+    int parts = kind == QUARTER_CHANGE || kind == QUARTER_RANGE ? 4 : 8;
+    int begin = (int)((int32_t)number * LUTETIA_WINDOW / parts), end = (int)(((int32_t)number + 1) * LUTETIA_WINDOW / parts);
+    total_t sum = 0;
+    int t;
+    switch (kind) {
+    case MEAN:
+        return sum_of(signal, 0, LUTETIA_WINDOW);
+    case MINIMUM:
+        return at(place(signal, 0, LUTETIA_WINDOW, 0), signal);
+    case MAXIMUM:
+        return at(place(signal, 0, LUTETIA_WINDOW, 1), signal);
+    case RANGE:
+        return range(signal, 0, LUTETIA_WINDOW);
+    case DEVIATION:
+        for (t = 0; t < LUTETIA_WINDOW; t++)
+            sum += apart(at(t, signal), mean);
+        return sum;
+    case CROSSINGS:
+        for (t = 1; t < LUTETIA_WINDOW; t++)
+            sum += (at(t, signal) > mean) != (at(t - 1, signal) > mean);
+        return sum;
+    case CHANGE:
+        return change(signal, 0, LUTETIA_WINDOW, number);
+    case AGREEMENT:
+        for (t = number; t < LUTETIA_WINDOW; t++)
+            sum += (at(t, signal) > mean) == (at(t - number, signal) > mean);
+        return sum;
+    case PLACE_OF_THE_MAXIMUM:
+        return place(signal, 0, LUTETIA_WINDOW, 1);
+    case PLACE_OF_THE_MINIMUM:
+        return place(signal, 0, LUTETIA_WINDOW, 0);
+    case PART:
+        return sum_of(signal, begin, end);
+    case PART_ABOVE:
+        for (t = begin; t < end; t++)
+            sum += at(t, signal) - mean;
+        return sum;
+    case QUARTER_CHANGE:
+        return change(signal, begin, end, 1);
+    default:
+        return range(signal, begin, end);
+    }
+}
+
+int lutetia_push(const int32_t sample[LUTETIA_SIGNALS])
+{
+    total_t mean = 0;
+    int i, k, signal, known = -1;
+    for (signal = 0; signal < LUTETIA_SIGNALS; signal++) {
+        int32_t value = sample[signal];
+        value = value < LUTETIA_LEAST ? LUTETIA_LEAST : value > LUTETIA_MOST ? LUTETIA_MOST : value;
+        ring[oldest][signal] = (sample_t)value;
+    }
+    oldest = oldest + 1 == LUTETIA_WINDOW ? 0 : oldest + 1;
+    if (--left)
+        return 0;
+    left = LUTETIA_STEP;
+    for (i = 0; i < LUTETIA_INPUTS; i++) {
+        total_t value;
+        lutetia_window[i] = 1;
+        if (START[i] == START[i + 1]) /* nothing is asked of it */
+            continue;
+        signal = SIGNAL[i];
+        if (signal != known) {
+            total_t sum = sum_of(signal, 0, LUTETIA_WINDOW);
+            mean = sum / LUTETIA_WINDOW;
+            mean -= mean * LUTETIA_WINDOW > sum; /* down, as far as below 0 */
+            known = signal;
+        }
+        value = measure(KIND[i], NUMBER[i], signal, mean);
+        for (k = START[i]; k < START[i + 1] && value > EDGE[k]; k++)
+            lutetia_window[i] = CODE[k];
+    }
+    return 1;
+}
