@@ -104,6 +104,8 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
     model: Model[Any] | None = None if request.target == "c" else load(request.checkpoint)
+    if model is not None and "windows" in model.metadata:
+        raise UsageError(f"{request.checkpoint} takes windows of signals, which no circuit makes: build it with --target c")
     if isinstance(model, Tabular) and model.patches is not None:
         from lutetia.cli.build_patches import run_patch_build
 

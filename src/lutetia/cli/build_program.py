@@ -1,6 +1,8 @@
 """`lutetia build --target c` and `--target verilog`: a whole-number model as a program or as a core, in a folder.
 
 model.c, model.h  the program: cc -std=c99 -O3 model.c -o run
+signals.c, .h     of windows of signals: lutetia_push, which takes a sample of each and says when a window is full
+recording.c       a program that reads a CSV file of samples: cc .. model.c signals.c recording.c -o run
 columns.c, .h     of a model of columns: lutetia_encode, which turns values in their own units into its inputs
 rows.c            a program that reads a CSV file: cc -std=c99 -O3 -DLUTETIA_NO_MAIN model.c columns.c rows.c -o run
 verilog/          the core, the contents of its memories, and a test bench
@@ -196,15 +198,19 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
     """The outcome in a few lines, loss or accuracy first."""
     show_quality(report)
     if report["target"] == "c":
+        window = "ram_window_bytes" in report
         say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
         if "flash_encoding_bytes" in report:
-            say("encoding", f"{report['flash_encoding_bytes']:,} bytes of columns.c, which takes values in their own units")
+            takes = "signals.c, which takes samples" if window else "columns.c, which takes values in their own units"
+            held = f", {report['ram_window_bytes']:,} bytes of RAM for a window" if window else ""
+            say("encoding", f"{report['flash_encoding_bytes']:,} bytes of {takes}{held}")
         for machine, size in report["compiled"].items():
             say(machine, size["left_out"] or _size_text(size))
         if "flash_encoding_bytes" in report:
-            texts = " ".join(shlex.quote(str(out / name)) for name in ("model.c", "columns.c", "rows.c"))
+            names = ("model.c", "signals.c", "recording.c") if window else ("model.c", "columns.c", "rows.c")
+            texts = " ".join(shlex.quote(str(out / name)) for name in names)
             say("program", f"cc -std=c99 -O3 -DLUTETIA_NO_MAIN {texts} -o run{' -lm' if report.get('is_log') else ''}")
-            say("run it", "./run < DATA.csv")
+            say("run it", f"./run < {'RECORDING' if window else 'DATA'}.csv")
         else:
             say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
             say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")

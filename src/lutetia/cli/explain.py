@@ -79,8 +79,11 @@ def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -
     if isinstance(model, Classifier):
         sample = read_sample(model, given, request.row)
         work = forward_work(model, _passes(request, sample.x.numel()))
+        window = {"window": sample.names[0]} if "windows" in model.metadata else {}
+        if show and window:
+            console().print(Text(one_line(sample.names[0])), soft_wrap=True)
         with kernels_for(model, work) as backend:
-            told = {**_classifier(model, given, sample, request, show), "backend": backend}
+            told = {**_classifier(model, given, sample, request, show), **window, "backend": backend}
         _show_files(request, show)
         return told
     assert isinstance(model, LUTTransformer)

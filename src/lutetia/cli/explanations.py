@@ -139,7 +139,9 @@ def explain(
         name_next("lutetia", "explain", "--hf", checkpoint, *more, *asked, *named)
     else:
         assert given is not None
-        if told["kind"] == "tabular":
+        if "window" in told:
+            name_next("lutetia", "build", checkpoint, "--target", "c")
+        elif told["kind"] == "tabular":
             name_next("lutetia", "page", checkpoint)
         else:
             name_next("lutetia", "flow", checkpoint, *as_typed(given, row, unknown))

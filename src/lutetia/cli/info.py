@@ -59,6 +59,8 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
 
 def _targets(model: Model[Any]) -> list[str]:
     """What `lutetia build` can make of a model that it can build."""
+    if "windows" in model.metadata:
+        return ["c"]
     if isinstance(model, Tabular) and model.patches is not None:
         return ["c", "verilog", "ecp5"]
     return [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS]

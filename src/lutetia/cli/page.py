@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lutetia.cli.guard import UsageError
 from lutetia.cli.outputs import check_output, default_page
 from lutetia.cli.show import console, print_warning
 from lutetia.errors import DataError
@@ -21,6 +22,9 @@ def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[st
     out = default_page("model.html") if out is None else out
     check_output("--out", out, (".html", ".htm"))
     loaded: Model[Any] = load(checkpoint)
+    if "windows" in loaded.metadata:
+        why = f"{checkpoint} takes windows of signals, and a page has sliders for the columns of a row"
+        raise UsageError(f"{why}: lutetia explain {checkpoint} RECORDING.csv --html why.html, or lutetia build --target c")
     is_number = isinstance(loaded, Tabular) and loaded.is_regression
     model = integer_model(loaded, weight_bits=NUMBER_BITS if is_number else WEIGHT_BITS)
     figures = {"tables": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}

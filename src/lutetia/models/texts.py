@@ -373,7 +373,7 @@ def text_inputs(columns: Sequence[TextColumn], grams: Sequence[Grams]) -> Array:
 
 
 class DataColumn(NamedTuple):
-    """A column of the data: its name, and the input that it is, or the text or the windows of a signal that inputs are made of."""
+    """A column of the data: its name, and the input that it is, or the text or the signal that inputs are made of."""
 
     name: str
     input: int | None

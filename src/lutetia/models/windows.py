@@ -48,7 +48,7 @@ class Feature(NamedTuple):
     kind: str
     at: int
     title: str
-    count: int = 1
+    n_samples: int = 1
     has_unit: bool = True
 
 
@@ -153,7 +153,7 @@ class SignalWindows:
     def divisor(self, signal: int, feature: int) -> float:
         """What the whole number of an input is divided by to be in the unit of its signal."""
         own = self.features[feature]
-        return float(own.count * 10 ** self.signals[signal].decimals if own.has_unit else own.count)
+        return float(own.n_samples * 10 ** self.signals[signal].decimals if own.has_unit else own.n_samples)
 
     def samples(self, values: Array) -> Array:
         """Values float64 [rows, signals], all finite, as samples, int64 [rows, signals]: the nearest whole numbers."""

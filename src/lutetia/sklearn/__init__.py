@@ -1,5 +1,5 @@
 """Estimators for tables of data, with scikit-learn's methods: `LUTClassifier`, `LUTRegressor`, `LUTRanker`,
-`GateClassifier`; and `compare`, which puts them beside others.
+`GateClassifier`; `compare`, which puts them beside others; and `WindowFeatures`, which makes columns of windows of signals.
 
 scikit-learn is imported on first use.
 """
@@ -23,8 +23,20 @@ if TYPE_CHECKING:
     from lutetia.sklearn.peers import METHODS as PEER_METHODS
     from lutetia.sklearn.peers import Problem, contestants
     from lutetia.sklearn.ranker import LUTRanker
+    from lutetia.sklearn.windows import CutWindows, WindowFeatures, cut_windows
 
-__all__ = ["Comparison", "Explanation", "GateClassifier", "LUTClassifier", "LUTRanker", "LUTRegressor", "compare"]
+__all__ = [
+    "Comparison",
+    "CutWindows",
+    "Explanation",
+    "GateClassifier",
+    "LUTClassifier",
+    "LUTRanker",
+    "LUTRegressor",
+    "WindowFeatures",
+    "compare",
+    "cut_windows",
+]
 _HOMES = {
     "LUTClassifier": "boosted",
     "LUTRegressor": "boosted",
@@ -33,6 +45,7 @@ _HOMES = {
     "Comparison": "explanation",
     "Explanation": "explanation",
     "compare": "comparing",
+    **dict.fromkeys(("CutWindows", "WindowFeatures", "cut_windows"), "windows"),
     # For the command `lutetia compare`.
     **dict.fromkeys(("Contest", "document", "fit_ours", "play", "OUR_NAME"), "contest"),
     **dict.fromkeys(("CONSTANT_ANSWER", "PEER_METHODS", "Problem", "contestants"), "peers"),

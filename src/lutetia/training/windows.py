@@ -32,7 +32,7 @@ FINE, ROOM = 1000, 2  # steps that a signal varies by at least, and how much lar
 FEWEST_SERIES, IN_SERIES = 5, 2  # recordings that are held out whole, and of those that have a class
 BLOCK, SHORTEST_BLOCK, BLOCKS = 5, 2, 20  # windows that a block is as long as, at most and at least, and blocks that are wished
 LARGEST = 2.0**31
-FEWEST_RISES = 0.005  # of the steps of a time that are not up: where it begins anew
+MOST_FALLS = 0.01  # of the steps of a time that are not up: where it begins anew
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def window_table(file: TableFile, wanted: TableSettings) -> LearningTable:
     signals, left_out = _signals(file, wanted, besides, begins)
     values = _values(file, list(signals), wanted.missing, may_lack=wanted.skip_unusable)
     columns, bits = zip(
-        *(_signal(name, own, places) for (name, places), own in zip(signals.items(), values.T, strict=True)), strict=True
+        *(make_signal(name, own, places) for (name, places), own in zip(signals.items(), values.T, strict=True)), strict=True
     )
     length = wanted.window or 0
     windows = SignalWindows(length, wanted.step or max(1, length // 2), columns, max(bits), wanted.series)
@@ -229,12 +229,16 @@ def _no_signal(column: str, cells: Sequence[Any], begins: Array) -> str:
         return f"all its values are {short_number(float(known[0]))}"
     steps = np.delete(np.diff(numbers), begins[1:] - 1)
     falls = int((~(steps > 0)).sum())
-    if falls > FEWEST_RISES * len(steps):
+    if falls > MOST_FALLS * len(steps):
         return ""
-    return "it only rises, as a time does" if not falls else f"it rises, but for {falls:,} rows: a time that begins anew there"
+    return (
+        "it only rises, as a time does"
+        if not falls
+        else f"it rises, but for {falls:,} row{'s' * (falls > 1)}: a time that begins anew there"
+    )
 
 
-def _signal(name: str, values: Array, decimals: int | None) -> tuple[SignalColumn, int]:
+def make_signal(name: str, values: Array, decimals: int | None) -> tuple[SignalColumn, int]:
     """A signal with the decimal places of its values: so many that they fit 16 bits, unless it would vary by few steps then; and
     the bits of its samples."""
     known = values[~np.isnan(values)]
@@ -277,7 +281,7 @@ def _values(file: TableFile, names: Sequence[str], missing: Sequence[str], may_l
         if not may_lack and len(empty := np.flatnonzero(np.isnan(numbers))):
             place = f"{file.path}, {row_name(int(empty[0]), file.lines)}, column {name!r}"
             raise DataError(
-                f"{place} is empty, expected a sample: fill it in; in training --set data.skip_unusable=true leaves out its windows"
+                f"{place} is empty, expected a sample: fill it in; to train without its windows: --set data.skip_unusable=true"
             )
         parts.append(numbers)
     return np.stack(parts, 1)
@@ -316,7 +320,7 @@ def _too_short(path: Path, begins: Array, n_rows: int, length: int) -> str:
     return f"{path} has no window of {length:,} rows: its longest recording has {longest:,}"
 
 
-def _same(code: Array, lacks: Array) -> Any:
+def _same(code: Array, lacks: Any) -> Any:
     """Says of windows [n] whether their rows all have one code, and none of them lacks: (starts, length) -> bool [n]."""
     changes = np.concatenate([[0], np.cumsum(np.diff(code) != 0)])
     lacking = np.concatenate([[0], np.cumsum(lacks)])

@@ -22,6 +22,7 @@ from lutetia.precompute.integer.pixels import has_patches, pixel_inputs
 from lutetia.precompute.tools.hardware import EquivalenceError
 
 SECONDS = 120
+PARTS = ("model", "signals")  # signals.c is there where the model takes windows of them
 FREESTANDING = ("-ffreestanding", "-fomit-frame-pointer")
 COUNTED = ("-singlestep", "-d", "exec,nochain")  # qemu then writes a line for each instruction
 
@@ -72,11 +73,15 @@ def _run(command: list[str], folder: Path) -> str:
 def _sizes(folder: Path, machine: BareMachine) -> dict[str, Any]:
     compiled = [machine.compiler, "-std=c99", "-Os", "-DLUTETIA_NO_MAIN", *machine.options]
     try:
-        _run([*compiled, "-c", "model.c", "-o", "model.o"], folder)
-        numbers = _run([machine.size, "model.o"], folder).splitlines()[1].split()
+        numbers = [0, 0, 0]
+        for part in PARTS:
+            if (folder / f"{part}.c").exists():
+                _run([*compiled, "-c", f"{part}.c", "-o", f"{part}.o"], folder)
+                own = _run([machine.size, f"{part}.o"], folder).splitlines()[1].split()
+                numbers = [total + int(each) for total, each in zip(numbers, own, strict=False)]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         return {"left_out": f"{machine.compiler} did not compile the program: {error}"}
-    return {"left_out": "", "flash": int(numbers[0]) + int(numbers[1]), "ram": int(numbers[1]) + int(numbers[2])}
+    return {"left_out": "", "flash": numbers[0] + numbers[1], "ram": numbers[1] + numbers[2]}
 
 
 def _emulated(folder: Path, title: str, machine: BareMachine, model: IntegerTransformer | IntegerClassifier) -> dict[str, Any]:

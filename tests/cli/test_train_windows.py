@@ -1,0 +1,111 @@
+"""Windows of recordings on the command line, from a CSV file to reasons."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lutetia.cli import app
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "200"})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of still and shaken boards, a new one, and a run."""
+    folder, draw = tmp_path_factory.mktemp("windows"), random.Random(0)
+    rows = []
+    for trial in range(8):
+        for t in range(240):
+            shaken = t // 60 % 2
+            x = shaken * math.sin(t + trial) + draw.gauss(0, 0.05)
+            rows.append([f"{0.01 * t:.2f}", trial, f"{x:.3f}", f"{1 + draw.gauss(0, 0.05):.3f}", ["still", "shaken"][shaken]])
+    for name, own in (("board.csv", rows[: 7 * 240]), ("new.csv", rows[7 * 240 :])):
+        with (folder / name).open("w", newline="") as file:
+            csv.writer(file).writerows([["time", "trial", "ax", "[b]", "state"], *own])
+    words = ("--set", "data.window=20", "--set", "data.series=trial", "--set", "fit.n_tables=20", "--set", "fit.calibrate=false")
+    done = run("train", folder / "board.csv", "--target", "state", *words, "--out", folder / "run")
+    assert done.exit_code == 0, done.output
+    (folder / "said").write_text(done.output)
+    return folder
+
+
+def test_train_says_what_windows_are_and_what_is_held_out(place: Path) -> None:
+    said = (place / "said").read_text()
+    assert "windows of 20 rows, one every 10, from 7 recordings" in said
+    assert "left out: 21 windows in which state changes or has no value" in said
+    assert "held out by trial: no window to test overlaps one to fit" in said
+    assert "[b]" in said
+    told = json.loads((place / "run" / "summary.json").read_text())
+    assert told["windows"] == {"length": 20, "step": 10, "series": "trial", "windows": 140, "recordings": 7, "changing": 21,
+                               "lacking": 0, "short": 0}  # fmt: skip
+    assert (told["held_out"], told["held_out_by"]) == ("groups", "trial")
+    assert told["test"]["accuracy"] > 0.95
+
+
+def test_predict_names_windows_by_their_rows(place: Path) -> None:
+    told = json.loads(run("predict", place / "run", place / "new.csv", "--json").output)["predictions"]
+    assert [each["input"].rpartition(" rows ")[2] for each in told[:2]] == ["0 to 19", "10 to 29"]
+    right = [
+        each["class"] == ["still", "shaken"][row // 60 % 2]
+        for row, each in zip(range(0, 221, 10), told, strict=True)
+        if row % 60 <= 40
+    ]
+    assert sum(right) > 0.9 * len(right)
+    assert run("predict", place / "run", place / "new.csv", "--csv", place / "out.csv", "--keep").exit_code == 0
+    header, first = list(csv.reader((place / "out.csv").open()))[:2]
+    assert header[:4] == ["trial", "first row", "last row", "predicted state"]
+    assert first[:4] == ["7", "0", "19", "still"]
+
+
+def test_explain_names_signals_and_what_was_asked_of_them(place: Path) -> None:
+    done = run("explain", place / "run", place / "new.csv", "--row", "7", "--html", place / "why.html")
+    assert done.exit_code == 0, done.output
+    assert "new.csv rows 70 to 89" in done.output
+    assert "because ax: " in done.output
+    told = json.loads(run("explain", place / "run", place / "new.csv", "--row", "7", "--json").output)
+    assert told["features"] == ["ax", "[b]"]
+    assert len(told["relevance"]) == 2
+    assert sum(told["relevance"]) + (told["absorbed"] or 0) == pytest.approx(told["explained"], rel=1e-3)
+    assert "--row counts" in run("explain", place / "run", place / "new.csv", "--row", "99").output
+
+
+def test_evaluate_leaves_out_windows_in_which_the_label_changes(place: Path) -> None:
+    told = json.loads(run("evaluate", place / "run", "--json").output)
+    assert told["samples"] == json.loads((place / "run" / "summary.json").read_text())["rows"]["test"]
+    assert {each["column"] for each in told["columns"]} == {"ax", "[b]"}
+    told = json.loads(run("evaluate", place / "run", place / "new.csv", "--json").output)
+    assert (told["samples"], told["warnings"]) == (20, ["3 windows are left out, in which state changes or has no value"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("predict", "run", "1,2"), "expected a recording"),
+        (("page", "run"), "sliders"),
+        (("build", "run"), "--target c"),
+        (("train", "board.csv", "--set", "data.window=5"), "data.window is 5"),
+    ],
+)
+def test_what_is_refused(words: tuple[str, ...], told: str, place: Path) -> None:
+    done = run(*(place / word if word in ("run", "board.csv") else word for word in words))
+    assert done.exit_code != 0
+    assert told in done.output
+
+
+def test_a_recording_without_a_signal_is_refused(place: Path) -> None:
+    rows = [line.split(",") for line in (place / "new.csv").read_text().splitlines()]
+    (place / "less.csv").write_text("\n".join(",".join(row[:3]) for row in rows))
+    assert "has no column '[b]', a signal of the model" in run("predict", place / "run", place / "less.csv").output
+    (place / "hole.csv").write_text("\n".join(",".join(row) for row in [*rows[:9], ["0", "7", "", "1", "still"], *rows[10:]]))
+    assert "line 10, column 'ax' is empty" in run("predict", place / "run", place / "hole.csv").output
+    (place / "short.csv").write_text("\n".join(",".join(row) for row in rows[:12]))
+    assert "its longest recording has 11" in run("predict", place / "run", place / "short.csv").output
