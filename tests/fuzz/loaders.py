@@ -38,6 +38,7 @@ from lutetia.cli import bench, build_data, evaluate, inputs, values
 from lutetia.lut import Synapses, growth
 from lutetia.models.building import KINDS
 from lutetia.models.texts import data_columns, text_columns, text_inputs
+from lutetia.models.windows import SignalColumn, SignalWindows, signal_windows
 from lutetia.nn import int8_tables
 from lutetia.precompute import Binary, Int, IOTable, LanguageHardware, c_files, integer_model
 from lutetia.training import checkpoint, data, distributed, metrics, open_data, read_config
@@ -138,6 +139,27 @@ def use_texts(model: models.Tabular) -> None:
     assert len(c_files(integer_model(model))["columns.c"]) > 0
 
 
+def windowed() -> models.Tabular:
+    windows = SignalWindows(9, 4, (SignalColumn("a", 2), SignalColumn("b")), 16, "trial")
+    n = len(windows.titles)
+    model = models.Tabular(input_shape=(n,), n_tables=4, n_anchors=2, n_encoded=n, n_edges=2, seed=0)
+    model.encoding.source.copy_(torch.arange(n))
+    model.encoding.edges.copy_(torch.tensor([0.5, 1.5]))
+    model.tables.anchors = torch.tensor([[[0, n], [each, n + 1]] for each in (1, 20, 40, n - 1)], dtype=torch.int32)
+    model.metadata = {"classes": ["x", "y"], "features": windows.titles, "windows": windows.to_dict()}
+    return model
+
+
+def use_windows(model: models.Tabular) -> None:
+    """The inputs that are made of samples, and the program that makes them."""
+    windows = signal_windows(model.metadata)
+    assert windows is not None
+    samples = windows.samples(np.linspace(-9, 9, windows.length * len(windows.signals)).reshape(windows.length, -1))
+    model(torch.from_numpy(windows.inputs(samples, np.zeros(1, np.int64))))
+    assert len(data_columns(model.metadata, model.n_columns)) == len(windows.signals)
+    assert len(c_files(integer_model(model))["signals.c"]) > 0
+
+
 def use_model(folder: Path) -> None:
     model = models.load(folder / "model")
     if isinstance(model, models.LUTTransformer):
@@ -151,6 +173,8 @@ def use_model(folder: Path) -> None:
             model.spreads(torch.zeros(2, *model.config.input_shape))
             if model.metadata.get("texts") and len(model.config.input_shape) == 1:
                 use_texts(model)
+            if "windows" in model.metadata:
+                use_windows(model)
 
 
 def model_loader(make: Callable[[], Any]) -> Loader:
@@ -391,6 +415,7 @@ LOADERS: dict[str, Loader] = {
     ),
     "tabular_patches": model_loader(patches),
     "tabular_texts": model_loader(worded),
+    "tabular_windows": model_loader(windowed),
     "tabular_gates": model_loader(lambda: tabular(core="gates", n_anchors=2, gate_codes=(1, 2), gate_hidden=(3,))),
     "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),
     "checkpoint": Loader(

@@ -74,6 +74,7 @@ def check_metadata(metadata: object, config: Any) -> dict[str, Any]:
         fail("metadata.classes", twice, "a name for one class only")
     _check_range(metadata, n_inputs)
     _check_categories(metadata, n_inputs, n_classes)
+    _check_windows(metadata, config, n_inputs)
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
     except (TypeError, ValueError, RecursionError) as error:
@@ -126,10 +127,6 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None, n_class
             fail("metadata.categories", number, "other inputs than those of dates")
     if "texts" in metadata:
         check_text_columns(metadata["texts"], n_inputs, n_classes)
-    if "windows" in metadata:
-        check_signal_windows(metadata["windows"], metadata.get("features", ()), n_inputs)
-        if others := [key for key in ("texts", "categories", "dates", "units") if metadata.get(key)]:
-            fail(f"metadata.{others[0]}", metadata[others[0]], "none beside metadata.windows")
     for number, places in _by_input(metadata, "decimals", "decimal places", n_inputs):
         if isinstance(places, bool) or not isinstance(places, int) or not 0 <= places <= MOST_DECIMALS:
             fail(f"metadata.decimals[{number!r}]", places, f"a whole number from 0 to {MOST_DECIMALS}")
@@ -140,6 +137,17 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None, n_class
     for number, unit in _by_input(metadata, "units", "units", n_inputs):
         if not isinstance(unit, str):
             fail(f"metadata.units[{number!r}]", unit, "a string")
+
+
+def _check_windows(metadata: Mapping[str, Any], config: Any, n_inputs: int | None) -> None:
+    """Check what is known of windows of signals, which only a model of columns has, made of nothing else."""
+    if "windows" not in metadata:
+        return
+    if not hasattr(config, "n_encoded") or len(config.input_shape) != 1:
+        fail("metadata.windows", metadata["windows"], "none, as the model is not one of columns")
+    check_signal_windows(metadata["windows"], metadata.get("features", ()), n_inputs)
+    if others := [key for key in ("texts", "categories", "dates", "units") if metadata.get(key)]:
+        fail(f"metadata.{others[0]}", metadata[others[0]], "none beside metadata.windows")
 
 
 def _by_input(metadata: Mapping[str, Any], key: str, what: str, n_inputs: int | None) -> list[tuple[str, Any]]:

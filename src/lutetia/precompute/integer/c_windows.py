@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lutetia.errors import fail
 from lutetia.models import WINDOW_KINDS, SignalWindows, signal_windows
 from lutetia.precompute.integer.c_columns import asked_edges, double, unit_text, words_for_no_value
 from lutetia.precompute.integer.c_text import array, define, n_bytes, source, strings, title, type_of
@@ -102,8 +103,10 @@ def windows_memory(model: IntegerClassifier) -> dict[str, int]:
 
 def _parts(model: IntegerClassifier, windows: SignalWindows) -> dict[str, Array]:
     """SIGNAL, KIND, NUMBER [n_inputs], START [n_inputs + 1], CODE and EDGE: the code of an input above each of its edges."""
-    asked, each = asked_edges(model), len(windows.features)
-    places = [divmod(column, each) for column in model.model.encoding.source.tolist()]
+    asked, each, source_of = asked_edges(model), len(windows.features), model.model.encoding.source.tolist()
+    if not all(0 <= column < each * len(windows.signals) for column in source_of):
+        fail("encoding.source", source_of, f"columns from 0 to {each * len(windows.signals) - 1}")
+    places = [divmod(column, each) for column in source_of]
     features = [windows.features[feature] for _, feature in places]
     edges = [
         whole_edge(edge, windows.divisor(*place), 2 * windows.bits)
