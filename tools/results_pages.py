@@ -34,6 +34,7 @@ from results_sentences import (
     torchlogix_sentence,
     train_cpu_sentence,
     vision_sentence,
+    windows_sentence,
 )
 from results_tables import Section, Spread, Table, column, table
 
@@ -365,6 +366,16 @@ TABLE_SECTIONS = [
         ],
         texts_sentence,
         setting="Default settings, one thread, three folds.",
+    ),
+    Section(
+        "Windows of signals",
+        "windows",
+        [
+            table("means", "method", *(column(name, digits=4) for name in ("new sets", "chosen on", "fit", "predict"))),
+            Spread("methods", ("accuracy",), "set", ("method",), digits=4),
+        ],
+        windows_sentence,
+        setting="Default settings, one thread, three splits of each set.",
     ),
     Section(
         "Monotonic constraints",

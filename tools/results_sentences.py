@@ -253,6 +253,25 @@ def texts_sentence(result: Result) -> str:
     )
 
 
+def windows_sentence(result: Result) -> str:
+    """What the sets are, on which the inputs were chosen, and where ours is behind."""
+    sizes, rows = rows_of(result, "sizes"), rows_of(result, "methods")
+    new = [row["set"] for row in sizes if row["seen"] == "not looked at before"]
+    told = ", ".join(f"{row['set']} {row['series']:,} of {row['channels']} × {row['length']:,}" for row in sizes)
+    behind = []
+    for name in new:
+        own = {row["method"]: row["accuracy"] for row in rows if row["set"] == name}
+        best = max(own, key=lambda method: own[method])
+        if own[best] > own["Lutetia"]:
+            behind.append(f"{best} on {name} by {own[best] - own['Lutetia']:.1f} points")
+    lost = f"More accurate than ours on new sets: {', '.join(behind)}. " if behind else ""
+    return (
+        f"Accuracy in %; processor seconds of a fit and of predictions, means of the new sets. Series, channels × samples: {told}. "
+        f"What is made of windows was chosen on the others, not on the new sets: {', '.join(new)}. LightGBM and RandomForest get our "
+        f"inputs, catch22 its own and a forest. {lost}{not_reached(result)}"
+    )
+
+
 def monotone_sentence(result: Result) -> str:
     """What the numbers are, how often answers go the wrong way, and which claims do not hold."""
     rows = [row for name in ("rmse", "accuracy") for row in rows_of(result, name)]

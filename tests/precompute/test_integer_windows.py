@@ -36,9 +36,8 @@ int main(void)
         sample[i %% LUTETIA_SIGNALS] = (int32_t)value;
         if ((i + 1) %% LUTETIA_SIGNALS == 0 && lutetia_push(sample))
             for (signal = 0; signal < LUTETIA_SIGNALS; signal++) {
-                total_t sum = sum_of(signal, 0, LUTETIA_WINDOW), mean = sum / LUTETIA_WINDOW;
+                total_t mean = mean_of(signal);
                 int k;
-                mean -= mean * LUTETIA_WINDOW > sum;
                 for (k = 0; k < (int)(sizeof kinds / sizeof *kinds); k++)
                     printf("%%lld ", (long long)measure(kinds[k], numbers[k], signal, mean));
             }

@@ -31,6 +31,13 @@ static total_t sum_of(int signal, int begin, int end)
     return sum;
 }
 
+/* The mean of a window, rounded down, below 0 too. */
+static total_t mean_of(int signal)
+{
+    total_t sum = sum_of(signal, 0, LUTETIA_WINDOW), mean = sum / LUTETIA_WINDOW;
+    return mean - (mean * LUTETIA_WINDOW > sum);
+}
+
 /* How far some samples are from those `lag` before, added up. */
 static total_t change(int signal, int begin, int end, int lag)
 {
@@ -122,9 +129,7 @@ int lutetia_push(const int32_t sample[LUTETIA_SIGNALS])
             continue;
         signal = SIGNAL[i];
         if (signal != known) {
-            total_t sum = sum_of(signal, 0, LUTETIA_WINDOW);
-            mean = sum / LUTETIA_WINDOW;
-            mean -= mean * LUTETIA_WINDOW > sum; /* down, as far as below 0 */
+            mean = mean_of(signal);
             known = signal;
         }
         value = measure(KIND[i], NUMBER[i], signal, mean);
