@@ -22,6 +22,7 @@ def summary(results: Results) -> str:
             losses_row(results["tabular_losses"]),
             ranking_row(results["ranking"]),
             texts_row(results["texts"]),
+            windows_row(results["windows"]),
             images_row(results["images"]),
         ),
         "Digits and circuits": digit_rows(results),
@@ -82,6 +83,14 @@ def texts_row(result: Result) -> str:
 
     others = "; ".join(f"{name} {told(name)}" for name in ("LR", "SVM", "SVM, pairs", "LightGBM"))
     return f"| texts, mean accuracy and log loss: six sets, three folds | {told('Lutetia')} | on TF-IDF: {others} |"
+
+
+def windows_row(result: Result) -> str:
+    """How often series are classified correctly, on average over the sets on which nothing was chosen."""
+    means = {row["method"]: f"{row['new sets']:.2f}%" for row in rows_of(result, "means")}
+    peers = ("MiniRocket", "1-NN DTW", "catch22", "RandomForest", "LightGBM")
+    others = ", ".join(f"{name} {means[name]}" for name in peers)
+    return f"| windows of signals, mean accuracy: six sets, three splits | {means['Lutetia']} | {others} |"
 
 
 def images_row(result: Result) -> str:

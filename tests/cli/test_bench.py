@@ -198,6 +198,7 @@ SHARED = {
     "images_data",
     "ranking_data",
     "texts_data",
+    "windows_data",
     "images_peers",
     "decode_serving",
     "tabular_data",
