@@ -264,11 +264,12 @@ def windows_sentence(result: Result) -> str:
         best = max(own, key=lambda method: own[method])
         if own[best] > own["Lutetia"]:
             behind.append(f"{best} on {name} by {own[best] - own['Lutetia']:.1f} points")
-    lost = f"More accurate than ours on new sets: {', '.join(behind)}. " if behind else ""
+    lost = f"More accurate than ours on new sets: {', '.join(behind)}." if behind else ""
     return (
-        f"Accuracy in %; processor seconds of a fit and of predictions, means of the new sets. Series, channels × samples: {told}. "
-        f"What is made of windows was chosen on the others, not on the new sets: {', '.join(new)}. LightGBM and RandomForest get our "
-        f"inputs, catch22 its own and a forest. {lost}{not_reached(result)}"
+        "Accuracy in %; processor seconds of a fit and of predictions, means of the new sets. Series, and channels × samples of "
+        f"each: {told}. What is made of windows was chosen on the others, not on the new sets: {', '.join(new)}. LightGBM and "
+        "RandomForest get our inputs, catch22 its own and a forest; with fewer than 40 rows LightGBM's defaults cannot split. "
+        f"{lost}{not_reached(result)}"
     )
 
 
