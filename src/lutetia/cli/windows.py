@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lutetia.cli.show import console, one_line
 from lutetia.errors import DataError
 from lutetia.models import Classifier, SignalWindows, signal_windows
-from lutetia.training import (
-    TableConfig,
-    TableFile,
-    WindowRows,
-    WindowsRead,
-    class_numbers,
-    find_target,
-    read_table_file,
-    window_labels,
-    window_places,
-    window_rows,
-)
+from lutetia.training import class_numbers, find_target, read_table_file, window_labels, window_places, window_rows
+
+if TYPE_CHECKING:  # a config loads what fits
+    from lutetia.training import TableConfig, TableFile, WindowRows, WindowsRead
 
 Array = np.ndarray[Any, Any]
 RECORDINGS = (".csv", ".csv.gz", ".tsv", ".parquet", ".pq")
