@@ -22,7 +22,8 @@ from lutetia.sklearn import LUTClassifier
 from lutetia.training import guess_windows, make_table_config, read_table_file, train_table
 from tools import require_tool
 
-FLAGS = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover"]
+FLAGS = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-O1"]
+FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover"]
 # Reads samples, and after each full window writes all that is made of every signal.
 EVERY = """#include "signals.c"
 #include <stdio.h>
