@@ -4,13 +4,16 @@ Ratios of medians taken in one run, peers and kernels taking turns, each time on
 - the forward pass takes at most 1.1 times the time of compiled addresses with `embedding_bag`: at some shapes both take as long;
 - the weight gradient, made anew with its memory, is 8 times as fast as `index_add_` and more. Shown beside it: added to a buffer
   that is there, with the whole batch on one row of every table, and what clearing the result alone takes;
-- a layer call at batch 1 (512 detectors, 8 anchor pairs, 384 -> 48) takes less than 50 µs.
+- a layer call at batch 1 (512 detectors, 8 anchor pairs, 384 -> 48) takes less than 50 µs;
+- a training step of a small layer, forward and backward (16 detectors, 6 anchor pairs, 32 -> 32), takes less than 100 µs at batch
+  1 and 64. Most of it is Python's and autograd's: shown beside it is that of nn.Linear.
 
     lutetia bench lut_cpu [--quick] [--json] [--save] [-- --repeats N --only WORD]
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -46,7 +49,7 @@ QUICK = [(8, 16, 8, 4, 3)]
 OURS = "Lutetia"
 EMBEDDING_BAG, LEAST_FORWARD = "addresses + embedding_bag", 0.9
 INDEX_ADD, LEAST_GRADIENT = "index_add_", 8.0
-LONGEST = 0.05  # ms of a layer call at batch 1
+LONGEST = {"nn.LUT": 0.05, "nn.LUT, training step": 0.1}  # ms
 
 
 @dataclass
@@ -87,6 +90,8 @@ def cases(quick: bool) -> Iterator[tuple[str, str, Callable[[], Calls]]]:
         yield "eval forward, shared", f"{shape}, 8 groups", partial(grouped_calls, batch)
         if batch == 1:
             yield "nn.LUT", shape, partial(layer_calls, layer)
+    for batch in (1,) if quick else (1, 64):
+        yield "nn.LUT, training step", name_of((batch, 32, 32, 16, 6)), partial(step_calls, batch)
 
 
 def forward_calls(layer: Layer) -> Calls:
@@ -109,6 +114,19 @@ def layer_calls(layer: Layer) -> Calls:
     module.weight.copy_(layer.weight)
     calls = forward_calls(layer)
     return {OURS: lambda k: module(layer.xs[k]), "kernel call": calls[OURS], "fused row loop": calls["fused row loop"]}
+
+
+def step_calls(batch: int) -> Calls:
+    """Forward and backward, with the gradients of the inputs and of the weights, made anew."""
+    xs, grad = [torch.randn(batch, 32, requires_grad=True) for _ in range(BATCHES)], torch.randn(batch, 32)
+
+    def step(module: torch.nn.Module, k: int) -> None:
+        module.zero_grad()
+        xs[k].grad = None
+        module(xs[k]).backward(grad)
+
+    modules = {OURS: LUT(32, 32, n_detectors=16, n_anchors=6), "nn.Linear": torch.nn.Linear(32, 32)}
+    return {name: partial(step, module) for name, module in modules.items()}
 
 
 @compiled_kernel  # on the same threads as everyone else: those of numba's parallel=True would keep the others from their cores
@@ -261,8 +279,9 @@ def claims(rows: list[Row]) -> list[str]:
             missed.append(f"{name}: {row[EMBEDDING_BAG]:.2f} times as fast as {EMBEDDING_BAG}, {LEAST_FORWARD} claimed")
         if row["kernel"] == "weight gradient, anew" and "one row" not in name and row[INDEX_ADD] < LEAST_GRADIENT:
             missed.append(f"{name}: {row[INDEX_ADD]:.1f} times as fast as {INDEX_ADD}, {LEAST_GRADIENT} claimed")
-        if row["kernel"] == "nn.LUT" and row[OURS] > LONGEST:
-            missed.append(f"{name}: {1e3 * row[OURS]:.0f} µs, at most {1e3 * LONGEST:.0f} claimed")
+        longest = LONGEST.get(str(row["kernel"]), math.inf)
+        if row[OURS] > longest:
+            missed.append(f"{name}: {1e3 * row[OURS]:.0f} µs, at most {1e3 * longest:.0f} claimed")
     return missed
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 pytest.importorskip("triton")
 
@@ -15,6 +18,7 @@ from lutetia._shared import prepared
 from lutetia.errors import ArgumentError, LutetiaError
 from lutetia.lut import SynapseMeta, growth, lut, lut_attention, use_backend
 from lutetia.lut.autograd import ops, quick
+from lutetia.lut.autograd.saved import Formula
 from lutetia.lut.kernels.triton import pairs
 from lutetia.nn import LUT, LUTAttention
 from lutetia.relevance import explain
@@ -138,6 +142,62 @@ def test_evaluation_on_the_cpu(kind: str) -> None:
     assert y.requires_grad
     layer.anchors[0, 0, 0] = 99
     with torch.no_grad(), pytest.raises(ArgumentError, match="99"):
+        layer(x)
+
+
+@pytest.mark.parametrize("kind", ["full", "scaled", "shared", "general"])
+@pytest.mark.parametrize("learns", ["both", "x", "weight"])
+def test_training_on_the_cpu(kind: str, learns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x, grad = layer_of(kind, "cpu"), torch.randn(5, 7), torch.randn(5, 12)
+    layer.weight.requires_grad_(learns != "x")
+
+    def run(grad: Tensor) -> list[Tensor | None]:
+        layer.weight.grad, given = None, x.clone().requires_grad_(learns != "weight")
+        y = layer(given)
+        y.backward(grad)
+        return [y.detach(), given.grad, layer.weight.grad]
+
+    one = torch.ones((), requires_grad=True).expand(5, 12)
+    with use_backend("reference"):
+        wanted = [run(grad), run(one)]
+    slow = [run(grad), run(one)]
+    monkeypatch.setattr("lutetia.nn.lut.run", None)  # the way of a call that nothing was prepared for
+    monkeypatch.setattr(Formula, "backward", None)
+    for given, first, want in zip((grad, one), slow, wanted, strict=True):
+        for mine, same, other in zip(run(given), first, want, strict=True):
+            assert (mine is None) == (same is None) == (other is None)
+            if mine is not None:
+                torch.testing.assert_close(mine, same, rtol=0, atol=0)
+                torch.testing.assert_close(mine, other)
+
+
+def test_what_training_on_the_cpu_checks() -> None:
+    layer, x, grad = layer_of("full", "cpu"), torch.randn(5, 7, requires_grad=True), torch.randn(5, 12)
+    layer(x)
+    y = layer(x)
+    (want,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    weight = layer.weight.detach().clone()
+    layer.weight.data = 2 * weight  # lies elsewhere
+    torch.testing.assert_close(torch.autograd.grad(y, x, grad, retain_graph=True)[0], 2 * want)
+    layer.weight.data = weight
+    layer(x)
+
+    def with_stored(index: int, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """y, where what is stored at this place comes back changed: indices, min_delta or its index."""
+        places = count()
+        with saved_tensors_hooks(lambda kept: change(kept) if next(places) == index else kept, lambda kept: kept):
+            return layer(x)
+
+    strided = with_stored(2, lambda kept: kept.mT.contiguous().mT)
+    torch.testing.assert_close(torch.autograd.grad(strided, x, grad)[0], want)
+    for index, message in ((0, "indices are from 99"), (2, "min_delta_index are from 99")):
+        with pytest.raises(ArgumentError, match=message):
+            torch.autograd.grad(with_stored(index, lambda kept: kept + 99), x, grad)
+    y = layer(x)
+    layer.anchors.data[0, 0, 0] = 99
+    with pytest.raises(ArgumentError, match="99"):
+        y.backward(grad)
+    with pytest.raises(ArgumentError, match="99"):
         layer(x)
 
 

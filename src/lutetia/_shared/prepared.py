@@ -38,7 +38,7 @@ class Prepared:
 
     __slots__ = (
         *("__weakref__", "anchors", "anchors_pointer", "anchors_version", "backend", "by_grad", "call", "counts", "device"),
-        *("facts", "launches", "mark", "mark_version", "trains", "weight", "weight_pointer"),
+        *("facts", "launches", "mark", "trains", "watched", "weight", "weight_pointer"),
     )
     device: int
     trains: bool  # or serves evaluation alone
@@ -54,17 +54,18 @@ class Prepared:
         self.anchors_version = self.anchors._version
         self.set_mark(mark)
 
-    def set_mark(self, mark: Any) -> None:
-        """Know the layer by this, and where it is a tensor how often that was written to."""
-        self.mark, self.mark_version = mark, mark._version if type(mark) is Tensor else None
+    def set_mark(self, mark: Any, others: tuple[Tensor, ...] = ()) -> None:
+        """Know the layer by this, and how often it, where it is a tensor, and the others were written to."""
+        self.mark, marks = mark, (mark, *others) if type(mark) is Tensor else ()
+        self.watched = tuple((each, each._version) for each in marks)
         # Kernels of a GPU read copies. The loops of a CPU read the anchors where they are, and compare them first.
-        self.counts = self.backend != "cpu" or self.mark_version is not None
+        self.counts = self.backend != "cpu" or bool(marks)
 
     def is_written(self) -> bool:
-        """Whether the anchors or the mark, of which there are copies, were written to."""
+        """Whether the anchors, or what is watched with the mark, of which there are copies, were written to."""
         if self.anchors._version != self.anchors_version:
             return True
-        return self.mark_version is not None and self.mark._version != self.mark_version
+        return any(each._version != version for each, version in self.watched)
 
     def is_for(self, layer: tuple[Tensor, Tensor], connectivity: Any) -> bool:
         """Whether these are the weight and anchors that it knows, unchanged, and the connectivity of its launches."""
@@ -109,8 +110,8 @@ def keep(call: Prepared, x: Tensor, weight: Tensor, trains: bool) -> None:
     call.weight = weakref.ref(weight, lambda _: known.pop(key, None))
 
 
-def mark_as(mark: Any, x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Any) -> None:
-    """Let what was prepared for a call know by what the next one will name its layer."""
+def mark_as(mark: Any, others: tuple[Tensor, ...], x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Any) -> None:
+    """Let what was prepared for a call know by what the next one will name its layer, and which others must not be written to."""
     call = known.get((id(layer[0]), x.shape))
     if call is not None and call.is_for(layer, connectivity):
-        call.set_mark(mark)
+        call.set_mark(mark, others)

@@ -210,7 +210,8 @@ def run(
         layer, rest = (rows, weight, anchors), (*wires, text_of(how), thresholds)
         y = _learn(LUT, layer, rest, learning) if learned else op("lut_eval", x, weight)(*layer, *rest)
     if direct and thresholds is None and not (learned and learning.gradient != "dense"):
-        mark_as(wires[0] if header else learning.meta, rows, (weight, anchors), how.connectivity(wires, weight.shape))
+        mark, *others = wires if header else (learning.meta,)
+        mark_as(mark, tuple(others), rows, (weight, anchors), how.connectivity(wires, weight.shape))  # type: ignore[arg-type]
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 

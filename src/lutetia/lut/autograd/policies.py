@@ -62,8 +62,10 @@ class Dense(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         formula, quick = ctx.call.formula, ctx.call.quick
-        if quick is not None and not torch.is_grad_enabled() and quick.takes(grads[0]) and is_quiet() and not flow.recording():
-            return *_quick_gradients(ctx, quick, grads[0]), None, None
+        if quick is not None and not torch.is_grad_enabled() and is_quiet() and not flow.recording():
+            grad = grads[0] if grads[0].is_contiguous() else grads[0].contiguous()  # that of a sum is one number, expanded
+            if quick.takes(grad):
+                return *_quick_gradients(ctx, quick, grad), None, None
         return formula.backward(ctx, grads, formula.weight_at >= 0 and is_wanted(ctx, formula.weight_at))
 
 

@@ -53,7 +53,7 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
     if not small.serves(x, weight, anchors, connectivity):
         return
     quick = Prepared(small.Launches(x, weight, trusted(anchors), connectivity), layer, None, backend)
-    keep(quick, x, weight, small.trains)
+    keep(quick, x, weight, quick.launches.trains)
 
 
 def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor) -> None:

@@ -23,7 +23,6 @@ from lutetia.lut.kernels.triton.launch import sizes_of, tables_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source.basics import Inputs, Rows, Sizes, Target
 
-trains = True
 NOTHING = (None,) * 6
 ADDRESSES = ("x", "weight", "anchors", "positions", "y")  # that a volley of pairs is given, and then one of its own memory
 HOW = (FLOAT, torch.float32)
@@ -39,6 +38,8 @@ def serves(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivit
 
 class Launches:
     """Those of one layer for one shape of x [B, I]."""
+
+    trains = True  # they serve training too
 
     def __init__(self, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> None:
         self.layout, self.connectivity, self.anchors = layout_of(connectivity), connectivity, anchors
