@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.overrides import TorchFunctionMode
 
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, LutetiaError
+from lutetia.lut import growth
 from lutetia.models import LUTTransformer
-from lutetia.nn import LUT, LUTAttention, LUTProjection2d, NgramTables
+from lutetia.nn import LUT, LUTAttention, LUTProjection2d, NgramTables, ProjectedLUT
 
 SMALL: dict[str, Any] = {
     "context": 16,
@@ -55,6 +57,43 @@ def test_transforms_are_refused_with_what_to_do(layer: LUT | LUTAttention) -> No
         loss(values, x).backward()
         with pytest.raises(ArgumentError, match=r"torch\.func\.grad, vmap .* use loss\.backward\(\)"):
             torch.func.grad(loss)(values, x)
+
+
+@pytest.mark.parametrize("options", [{}, {"read": "blend"}, {"gradient": "sparse"}])
+def test_what_has_no_second_derivative_says_so(options: dict[str, Any]) -> None:
+    layer, x = LUT(8, 4, 6, 3, seed=0, **options), torch.randn(2, 8)
+    given = torch.randn(2, 8, requires_grad=True)
+    for _ in range(2):  # also after calls that were prepared
+        y = layer(given)
+        with pytest.raises(ArgumentError, match="asked for in a batch"):
+            torch.autograd.grad(y, given, torch.randn(3, 2, 4), is_grads_batched=True)
+        if not options.get("gradient"):  # torch says it of the others
+            with pytest.raises(LutetiaError, match="twice"):
+                torch.autograd.functional.hessian(lambda x: layer(x).square().sum(), x)
+
+
+class OnTheCPU(TorchFunctionMode):
+    """Draws of a generator, which is one of the CPU, say so: elsewhere, as under torch.device("cuda"), torch refuses them."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        assert given.get("generator") is None or str(given.get("device")) == "cpu", function
+        return function(*args, **given)
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_layers_are_made_on_the_default_device(seed: int | None) -> None:
+    with torch.device("meta"), OnTheCPU():
+        layers = (
+            LUT(8, 4, 6, 3, anchors="mixed", seed=seed),
+            LUT(8, 4, 6, 3, synapses=growth.random(6, 3, 4, 0.5, seed=0), seed=seed),
+            LUTAttention(8, 4, 6, 2, positional_dim=1, max_length=8, seed=seed),
+            ProjectedLUT(8, 4, heads=2, head_width=4, n_detectors=3, n_anchors=2, seed=seed),
+            LUTTransformer(**SMALL, ngrams=(2,), ngram_rows=64, ngram_width=4, seed=seed),
+        )
+    for layer in layers:
+        for name, tensor in layer.state_dict().items():
+            assert tensor.is_meta, (type(layer), name)
 
 
 def test_an_average_of_weights_keeps_anchors() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,6 +24,7 @@ class Ending(Protocol):
 E = TypeVar("E", bound=Ending)
 _endings: weakref.WeakValueDictionary[tuple[Any, int], Any] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+BATCHED = re.compile(r"\bBatched\b")  # the name of a dispatch key
 
 
 def at_end_of_pass(make: Callable[[], E]) -> E:
@@ -56,11 +58,26 @@ def refuse_transforms() -> None:
         )
 
 
+def refuse_batches(*grads: Tensor | None) -> None:
+    """Say what to do where torch.autograd asks for several gradients at once: what it hands on then has no memory."""
+    for grad in grads:
+        try:
+            if type(grad) is Tensor:
+                grad.data_ptr()
+        except RuntimeError:
+            if BATCHED.search(str(torch._C._dispatch_keys(grad))):
+                raise ArgumentError(
+                    "the gradients of a LUT layer were asked for in a batch (is_grads_batched=True, or vectorize=True of a "
+                    "Jacobian), expected one at a time: leave that option out"
+                ) from None
+
+
 class Once(torch.autograd.Function):
-    """A gradient that cannot be differentiated again, and the sentence that says so."""
+    """A gradient that cannot be differentiated again, and the sentence that says so; sources are what it was made from, so that
+    torch.autograd.grad, which walks only towards what it is asked for, comes by."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, why: str) -> Tensor:
+    def forward(ctx: Any, gradient: Tensor, why: str, *sources: Tensor) -> Tensor:
         same, ctx.why = gradient.view_as(gradient), why
         return same
 

@@ -139,6 +139,9 @@ class LUT(nn.Module):
         check_choice("read", read, READS)
         check_dropout("table_dropout", table_dropout)
         dtype = dtype or torch.get_default_dtype()
+        device = (
+            torch.get_default_device() if device is None else device
+        )  # also of the anchors
         check_choice("dtype", dtype, FLOATS)
         if not isinstance(meta, SynapseMeta):
             fail("meta", meta, "a SynapseMeta")
@@ -238,6 +241,8 @@ class LUT(nn.Module):
 
     @torch.no_grad()
     def _draw(self) -> None:
+        if self.weight.is_meta:  # nor can synapses be read there
+            return
         self.weight.copy_(self._initial_weights())
         for name, value in SCALARS[self.read].items():
             getattr(self, name).fill_(value)
@@ -249,7 +254,7 @@ class LUT(nn.Module):
             return self.synapses.initial_weights(self.seed, dtype, where)
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         work = torch.float64 if dtype == torch.float64 else torch.float32
-        weight = torch.rand(self.weight.shape, generator=generator, dtype=work).mul_(2).sub_(1)
+        weight = torch.rand(self.weight.shape, generator=generator, dtype=work, device="cpu").mul_(2).sub_(1)
         weight = weight.mul_(self.meta.initial_noise).add_(self.meta.initial_weight)
         return weight.clamp_(self.meta.min_weight, self.meta.max_weight).to(where, dtype)
 

@@ -110,7 +110,8 @@ class LUTAttention(LUT):
     def _draw_positions(self) -> None:
         # Another seed than the weights have, which would otherwise start with the same numbers.
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed + 1)
-        self.positions.copy_(torch.rand(self.positions.shape, generator=generator, dtype=torch.float64).mul_(2).sub_(1))
+        positions = torch.rand(self.positions.shape, generator=generator, dtype=torch.float64, device="cpu")
+        self.positions.copy_(positions.mul_(2).sub_(1))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: IndexCache | None = None) -> Tensor:
         """x [B, S, n_inputs] -> y [B, S, n_outputs], zero past `lengths`, an integer tensor [B].

@@ -79,7 +79,8 @@ class ProjectedLUT(nn.Module):
     def _reset_projections(self) -> None:
         weight = self.compress.weight
         generator = None if self.seed is None else torch.Generator().manual_seed(_seeds(self.seed)[2])
-        weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float32).mul_(COMPRESS_STD))
+        drawn_weight = torch.randn(weight.shape, generator=generator, dtype=torch.float32, device="cpu")
+        weight.copy_(drawn_weight.mul_(COMPRESS_STD))
         self.decompress.weight.zero_()
         self.decompress.bias.zero_()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lutetia import flow
-from lutetia._shared.backward import at_end_of_pass, is_wanted
+from lutetia._shared.backward import at_end_of_pass, is_wanted, refuse_batches
 from lutetia._shared.direct import is_quiet
 from lutetia._shared.ops import op
 from lutetia._shared.prepared import Prepared
@@ -63,6 +63,7 @@ class Dense(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         formula, quick = ctx.call.formula, ctx.call.quick
         if quick is not None and not torch.is_grad_enabled() and is_quiet() and not flow.recording():
+            refuse_batches(*grads)
             grad = grads[0] if grads[0].is_contiguous() else grads[0].contiguous()  # that of a sum is one number, expanded
             if quick.takes(grad):
                 return *_quick_gradients(ctx, quick, grad), None, None
@@ -120,6 +121,7 @@ class Sparse(Dense):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_batches(grad)
         formula, ctx = ctx.call.formula, Unpacked(ctx)
         gradients = formula.to_inputs(ctx, False, grad)
         if ctx.needs_input_grad[formula.weight_at]:
@@ -173,6 +175,7 @@ class InPlace(Dense):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_batches(grad)
         ctx = Unpacked(ctx)
         if is_wanted(ctx, ctx.call.formula.weight_at):
             at_end_of_pass(_Steps).add(ctx.call.step, grad.contiguous(), record_of(ctx))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia._shared.backward import Once
+from lutetia._shared.backward import Once, refuse_batches
 from lutetia._shared.ops import LIBRARY, op, show_alone
 from lutetia.lut.autograd.how import How, Wires, how_of
 from lutetia.lut.autograd.ops import gather_sequence
@@ -266,6 +266,7 @@ class Formula(NamedTuple):
 
     def backward(self, ctx: Any, grads: tuple[Any, ...], to_weight: bool) -> tuple[Tensor | None, ...]:
         """The gradients of all inputs, that of the weight dense, where it is wanted."""
+        refuse_batches(*grads)
         gradients: list[Tensor | None] = []
         if any(grad is not None for grad in grads):
             ctx = Unpacked(ctx)
@@ -274,7 +275,9 @@ class Formula(NamedTuple):
                 if to_weight and gradients[self.weight_at] is None:
                     gradients[self.weight_at] = rows_to_weight(ctx, grads[0])
         if torch.is_grad_enabled():  # in a pass that makes a graph of itself each says that it has none of its own
-            gradients = [None if gradient is None else Once.apply(gradient.requires_grad_(), ONCE) for gradient in gradients]
+            kept = ctx.saved_tensors if isinstance(ctx, Unpacked) else ()
+            sources = [each for each in (*grads, *kept) if each is not None and each.requires_grad]
+            gradients = [None if each is None else Once.apply(each.requires_grad_(), ONCE, *sources) for each in gradients]
         return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
 
 

@@ -166,8 +166,8 @@ def _assemble(
 def _same_width(targets: np.ndarray, n_anchors: int, n_outputs: int, meta: SynapseMeta) -> Synapses:
     """Shared synapses from the sorted outputs of each detector, int32 [n_detectors, width]."""
     n_detectors, width = targets.shape
-    start, meta_of = torch.arange(n_detectors + 1) * width, torch.zeros(targets.size, dtype=torch.int32)
-    lists = (start, torch.from_numpy(targets.reshape(-1)), meta_of)
+    start, meta_of = np.arange(n_detectors + 1, dtype=np.int64) * width, np.zeros(targets.size, np.int32)
+    lists = (torch.from_numpy(start), torch.from_numpy(targets.reshape(-1)), torch.from_numpy(meta_of))
     return Synapses(n_detectors, 1 << n_anchors, n_outputs, "shared", *lists, (meta,))
 
 
