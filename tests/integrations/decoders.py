@@ -35,12 +35,16 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3Config", {}),
     "falcon": ("FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False, "bias": False}),
 }
+CHANGING: dict[str, tuple[str, dict[str, Any]]] = {  # they make other keys or values of those that a cache gives
+    "diffllama": ("DiffLlamaConfig", {}),
+    "jetmoe": ("JetMoeConfig", {"kv_channels": 8, "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2}),
+}
 EAGER = ("gemma2", "gpt_oss")  # SDPA has no soft cap and no sinks
 
 
 def build(name: str, attn: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:
     """The decoder, with the same weights every time; larger than a fresh model's, so that attention matters."""
-    kind, options = DECODERS[name]
+    kind, options = {**DECODERS, **CHANGING}[name]
     config = getattr(transformers, kind)(**{**SMALL, **options, **changes})
     torch.manual_seed(5)
     experts = {"experts_implementation": "eager"} if "num_local_experts" in options else {}  # the others take no float64

@@ -12,7 +12,7 @@ from lutetia.errors import ArgumentError
 
 pytest.importorskip("transformers")
 
-from integrations.decoders import DECODERS, EAGER, build, ragged
+from integrations.decoders import CHANGING, DECODERS, EAGER, build, ragged
 from lutetia.integrations.transformers import LutetiaCache, PagedCache, register
 from lutetia.integrations.transformers import attention as ours
 from lutetia.integrations.transformers.attention import Seen, read_mask
@@ -60,6 +60,13 @@ def test_greedy_tokens_are_the_same_in_float64(name: str, decoded: list[int]) ->
     assert decoded == [1] * 63 * 2  # every token but the prompt's, in both layers
     wanted = alone(peer(name), batch, **GREEDY) if name == "gemma2" else peer(name).generate(**batch, **GREEDY)
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_models_that_change_what_the_cache_gives(name: str) -> None:
+    batch, model, options = ragged(), build(name, "lutetia"), {**GREEDY, "max_new_tokens": 8}
+    found = model.generate(**batch, **options, past_key_values=LutetiaCache(model.config))
+    assert torch.equal(found, peer(name).generate(**batch, **options))
 
 
 @pytest.mark.parametrize("name", DECODERS)

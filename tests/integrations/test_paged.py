@@ -11,7 +11,7 @@ from lutetia.errors import ArgumentError
 
 pytest.importorskip("transformers")
 
-from integrations.decoders import build, ragged
+from integrations.decoders import CHANGING, build, ragged
 from lutetia.integrations.transformers import PagedCache, register
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False}
@@ -72,3 +72,12 @@ def test_what_is_refused() -> None:
         cache.reorder_cache(torch.tensor([0, 1]))
     pool = cache.layers[0].pool
     assert (cache.get_seq_length(), len(pool.sequences), pool.n_free) == (19, 1, 0)  # as before
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_models_that_change_what_the_cache_gives_are_refused(name: str) -> None:
+    """The one changes values and keeps keys, the other changes both."""
+    model = build(name, "lutetia")
+    prompt = torch.tensor([[3, 4, 5, 6]])  # no padding: nothing but the cache knows how many keys there are
+    with pytest.raises(ArgumentError, match="a PagedCache gives it"):
+        model.generate(prompt, max_new_tokens=2, past_key_values=PagedCache(model.config, 16))

@@ -65,7 +65,7 @@ def refuse_batches(*grads: Tensor | None) -> None:
             if type(grad) is Tensor:
                 grad.data_ptr()
         except RuntimeError:
-            if BATCHED.search(str(torch._C._dispatch_keys(grad))):
+            if BATCHED.search(str(torch._C._dispatch_keys(grad))):  # type: ignore[arg-type]
                 raise ArgumentError(
                     "the gradients of a LUT layer were asked for in a batch (is_grads_batched=True, or vectorize=True of a "
                     "Jacobian), expected one at a time: leave that option out"

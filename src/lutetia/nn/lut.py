@@ -139,9 +139,7 @@ class LUT(nn.Module):
         check_choice("read", read, READS)
         check_dropout("table_dropout", table_dropout)
         dtype = dtype or torch.get_default_dtype()
-        device = (
-            torch.get_default_device() if device is None else device
-        )  # also of the anchors
+        device = torch.get_default_device() if device is None else device  # also of the anchors
         check_choice("dtype", dtype, FLOATS)
         if not isinstance(meta, SynapseMeta):
             fail("meta", meta, "a SynapseMeta")

@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from lutetia import flow
 from lutetia.attention import FEW_ACTIVE, MAX_ACTIVE, MAX_HEAD_DIM, DecodeCall, decode_attention, decode_on_cpu, executor_of
 from lutetia.errors import ArgumentError
-from lutetia.integrations.transformers.cache import text_config
+from lutetia.integrations.transformers.cache import refuse_changed, text_config
 
 NAME = "lutetia"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -70,6 +70,8 @@ def attention(
     """The attention function of `transformers`: query [B, H_q, s, d], key, value [B, H_kv, n, d] -> [B, s, H_q, d]."""
     seen, layer = None, getattr(key, "lutetia_layer", None)  # of a cache that attends to its keys itself
     n = key.shape[2] if layer is None else layer.length
+    if layer is not None and getattr(value, "lutetia_layer", None) is not layer:
+        refuse_changed(layer)
     if can_decode(query, key, value, options):
         seen = seen_by(attention_mask, (len(query), query.shape[2], n), options.get("sliding_window"))
     if seen is None and layer is not None:
@@ -164,9 +166,12 @@ def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[
     }
     layer = getattr(key, "lutetia_layer", None)
     if layer is not None:
+        layer.waits = False
         out: Tensor = layer.attend(query, key, value, starts=seen.starts, **how)
         return out
     held = getattr(key, "lutetia_held", None)
+    if held is not getattr(value, "lutetia_held", None):  # a model has made other keys or values of what the cache gave
+        held = None
     first = 0 if held is None else held.first
     starts = seen.starts
     if first:

@@ -6,7 +6,7 @@ has room for more; a layer returns a view of the live part, in the layout that e
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -177,6 +177,29 @@ def check_rows(held: int, new: int) -> None:
         raise ArgumentError(f"the new tokens are a batch of {new}, expected {held}, the batch that the cache holds: {NEW_TEXT}")
 
 
+def hand_on(layer: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """New keys and values, as tensors of their own that carry the layer to the attention function: it attends to all of them."""
+    k, v = k[:], v[:]
+    k.lutetia_layer = v.lutetia_layer = layer  # type: ignore[attr-defined]
+    layer.waits = True
+    return k, v
+
+
+def check_attended(layer: Any) -> None:
+    """What this layer and the one before it handed on must have reached the attention function, as it was."""
+    if layer.waits or (layer.before is not None and layer.before.waits):
+        refuse_changed(layer)
+
+
+def refuse_changed(layer: Any) -> NoReturn:
+    """Say that a model and such a cache do not go together."""
+    kind = type(layer).__name__.replace("Layer", "Cache")
+    raise ArgumentError(
+        f"the model does not hand what a {kind} gives it to its attention unchanged, expected one that does: use LutetiaCache "
+        "for it"
+    )
+
+
 def begin(layer: Growing, k: Tensor, v: Tensor) -> None:
     """Empty keys and values like k, v [B, H_kv, s, d]."""
     layer.dtype, layer.device = k.dtype, k.device
@@ -193,7 +216,7 @@ def append(layer: Growing, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     keys, values = of_keys.append(layer.keys, k), of_values.append(layer.values, v)
     first = of_keys.slot_of(keys)
     if first is not None and first == of_values.slot_of(values):
-        keys.lutetia_held = Held(of_keys.buffer, of_values.buffer, first)  # type: ignore
+        keys.lutetia_held = values.lutetia_held = Held(of_keys.buffer, of_values.buffer, first)  # type: ignore
     return keys, values
 
 

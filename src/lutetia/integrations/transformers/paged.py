@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from lutetia.attention import MAX_ACTIVE, PagedKVCache, check_int, decode_attention
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.attention import full_attention_layers
-from lutetia.integrations.transformers.cache import check_new_tokens, check_rows
+from lutetia.integrations.transformers.cache import check_attended, check_new_tokens, check_rows, hand_on
 
 
 class PagedLayer(CacheLayerMixin):
@@ -20,6 +20,8 @@ class PagedLayer(CacheLayerMixin):
     is_sliding = False
     is_croppable = True
     pool: PagedKVCache
+    waits = False  # for the attention function, which is given this layer
+    before: PagedLayer | None = None
 
     def __init__(self, max_length: int, page_len: int) -> None:
         super().__init__()
@@ -39,6 +41,7 @@ class PagedLayer(CacheLayerMixin):
         """Append key_states, value_states [B, H_kv, s, d]; returns these, with the layer, which attends to its pages itself."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        check_attended(self)
         check_rows(len(self.rows), len(key_states))
         s = key_states.shape[2]
         if self.length + s > self.max_length:
@@ -50,8 +53,7 @@ class PagedLayer(CacheLayerMixin):
             raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {MAX_ACTIVE} at a time in a PagedCache")
         self.pool.append(self.rows, key_states, value_states)
         if self.length:
-            key_states = key_states[:]  # a tensor of its own, to carry the layer to the attention function
-            key_states.lutetia_layer = self  # type: ignore[attr-defined]
+            key_states, value_states = hand_on(self, key_states, value_states)
         self.length += s
         return key_states, value_states
 
@@ -107,7 +109,7 @@ class PagedLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget all tokens, and how many rows there were."""
-        self.length, self.rows, self.is_initialized = 0, [], False
+        self.length, self.rows, self.is_initialized, self.waits = 0, [], False, False
 
 
 class PagedCache(Cache):
@@ -120,4 +122,7 @@ class PagedCache(Cache):
     def __init__(self, config: Any, max_length: int, page_len: int = 16) -> None:
         check_int("max_length", max_length, 1)
         check_int("page_len", page_len, 1)
-        super().__init__(layers=[PagedLayer(max_length, page_len) for _ in full_attention_layers(config, "a PagedCache")])
+        layers = [PagedLayer(max_length, page_len) for _ in full_attention_layers(config, "a PagedCache")]
+        for layer, before in zip(layers[1:], layers, strict=False):
+            layer.before = before
+        super().__init__(layers=layers)

@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from lutetia.attention import MAX_ACTIVE, check_int
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.attention import full_attention_layers
-from lutetia.integrations.transformers.cache import check_new_tokens, check_rows
+from lutetia.integrations.transformers.cache import check_attended, check_new_tokens, check_rows, hand_on
 
 
 class ShardedLayer(CacheLayerMixin):
@@ -26,6 +26,8 @@ class ShardedLayer(CacheLayerMixin):
     values: Tensor
     is_sliding = False
     is_croppable = True
+    waits = False  # for the attention function, which is given this layer
+    before: ShardedLayer | None = None
 
     def __init__(self, room: int, rank: int, group: distributed.ProcessGroup | None) -> None:
         super().__init__()
@@ -42,6 +44,7 @@ class ShardedLayer(CacheLayerMixin):
         """Keep this rank's part of a prompt [B, H_kv, s, d]; later tokens are written by the attention."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        check_attended(self)
         check_rows(len(self.keys), len(key_states))
         s, ranks = key_states.shape[2], distributed.get_world_size(self.group)
         if self.length + s > ranks * self.room:
@@ -57,8 +60,7 @@ class ShardedLayer(CacheLayerMixin):
             held = mine.stop - mine.start
             self.keys[:, :, :held], self.values[:, :, :held] = key_states[:, :, mine], value_states[:, :, mine]
         else:
-            key_states = key_states[:]  # a tensor of its own, to carry the layer to the attention function
-            key_states.lutetia_layer = self  # type: ignore[attr-defined]
+            key_states, value_states = hand_on(self, key_states, value_states)
         self.length += s
         return key_states, value_states
 
@@ -90,7 +92,7 @@ class ShardedLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget all tokens, and how many rows there were."""
-        self.length, self.is_initialized = 0, False
+        self.length, self.is_initialized, self.waits = 0, False, False
 
 
 class ShardedCache(Cache):
@@ -103,8 +105,11 @@ class ShardedCache(Cache):
     def __init__(self, config: Any, max_length: int, group: distributed.ProcessGroup | None = None) -> None:
         if not (distributed.is_available() and distributed.is_initialized()):
             raise ArgumentError("torch.distributed has no process group; call init_process_group first, as under torchrun")
-        layers = full_attention_layers(config, "a ShardedCache")
+        types = full_attention_layers(config, "a ShardedCache")
         check_int("max_length", max_length, 1)
         ranks, rank = distributed.get_world_size(group), distributed.get_rank(group)
         room = -(-max_length // ranks)
-        super().__init__(layers=[ShardedLayer(room, rank, group) for _ in layers])
+        layers = [ShardedLayer(room, rank, group) for _ in types]
+        for layer, before in zip(layers[1:], layers, strict=False):
+            layer.before = before
+        super().__init__(layers=layers)
