@@ -386,3 +386,20 @@ def test_the_story_is_told(model: Residual) -> None:
 def test_nothing_is_told_when_nobody_listens(model: Residual, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Walk, "_tell", lambda *args: pytest.fail("told"))
     relevance.attribute(model, data(2, 5))
+
+
+def test_a_complex_input_gets_the_relevance_of_both_its_parts() -> None:
+    x = torch.randn(4, 8, dtype=torch.complex128)
+    line = nn.Linear(16, 3, bias=False, dtype=torch.float64)
+
+    class Spectrum(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return line(torch.cat([torch.fft.fft(x).real, x.imag], 1))
+
+    found = relevance.attribute(Spectrum(), x, target=1)[x]
+    given = x.clone().requires_grad_()
+    Spectrum()(given)[:, 1].sum().backward()
+    assert given.grad is not None
+    wanted = torch.complex(given.grad.real * x.real, given.grad.imag * x.imag)  # a linear map: gradient × input
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.real.sum(1) + found.imag.sum(1), Spectrum()(x)[:, 1].detach(), rtol=1e-4, atol=1e-4)

@@ -16,7 +16,7 @@ from lutetia.errors import ArgumentError, fail
 
 
 class StandIns:
-    """Leaves that require grad in place of the floating-point tensors among a model's inputs.
+    """Leaves that require grad in place of the floating-point and complex tensors among a model's inputs.
 
     An object and not a function that calls itself: that would keep the inputs alive until the garbage collector runs.
     """
@@ -30,7 +30,8 @@ class StandIns:
         if isinstance(value, Tensor):
             if id(value) not in self.made:
                 plain = value.clone() if value.is_inference() else value  # autograd keeps no tensor of inference mode
-                leaf = plain.detach().requires_grad_() if value.is_floating_point() else plain
+                differentiable = value.is_floating_point() or value.is_complex()
+                leaf = plain.detach().requires_grad_() if differentiable else plain
                 self.made[id(value)] = (leaf, value)
             leaf = self.made[id(value)][0]
             return leaf.clone() if self.copied and leaf.requires_grad else leaf
@@ -44,7 +45,7 @@ class StandIns:
 
 
 def prepare_inputs(inputs: Any, copied: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
-    """Arguments for the model, with floating-point tensors replaced by leaves that require grad, and which leaf replaced which.
+    """Arguments for the model, with floating-point and complex tensors replaced by leaves that require grad, and which leaf replaced which.
 
     `copied`: hand over copies of the leaves, which a model may change in place.
     """
