@@ -45,7 +45,7 @@ class StandIns:
 
 
 def prepare_inputs(inputs: Any, copied: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
-    """Arguments for the model, with floating-point and complex tensors replaced by leaves that require grad, and which leaf replaced which.
+    """Arguments for the model, with leaves that require grad in place of tensors of floats, and which leaf replaced which.
 
     `copied`: hand over copies of the leaves, which a model may change in place.
     """
