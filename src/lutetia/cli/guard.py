@@ -31,6 +31,7 @@ COMMON_OPTIONS = ("--json", "--debug")
 ORDER = (
     "demo",
     "train",
+    "import",
     "compare",
     "predict",
     "evaluate",

@@ -15,6 +15,7 @@ PROGRAMS = ("c", "verilog")  # targets of `build` that no synthesiser is needed 
 SPLITS = ("train", "valid", "test")
 TASKS = ("classification", "regression", "ranking")
 UNKNOWN = ("error", "missing")  # what categories are that a model has not seen
+NO_VALUE = ("seen", "exact", "none")  # how `import` takes missing values
 DEVICES = ("cpu", "cuda")
 MOST_BYTES = 1 << 20  # of a file that is read for completion
 
@@ -51,6 +52,11 @@ def complete_device(incomplete: str) -> list[str]:
 def complete_unknown(incomplete: str) -> list[str]:
     """What unknown categories are, for commands that read inputs."""
     return starting_with(incomplete, UNKNOWN)
+
+
+def complete_no_value(incomplete: str) -> list[str]:
+    """How `import` takes missing values."""
+    return starting_with(incomplete, NO_VALUE)
 
 
 def complete_class(ctx: Any, incomplete: str) -> list[str]:

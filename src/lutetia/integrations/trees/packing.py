@@ -1,0 +1,254 @@
+"""Leaves into tables: which leaves share a table, so that there are few tables and none has many comparisons.
+
+A leaf is reached where every column that its path compares lies in certain codes. A *bit* is a comparison code > t of an axis, and
+a leaf needs those at which its codes begin or end: of several cuts of one column on a path, two at most where nothing is missing.
+Where that is too many, one bit says whether a code lies between two cuts. A table of these bits is the value of the leaf in the
+rows that reach it, and 0 elsewhere. Leaves share a table if it has bits for all of them. So any group of leaves is a table, of
+one tree or of several.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lutetia.errors import ArgumentError
+from lutetia.integrations.trees.ensemble import Ensemble, Split, Subset, Tree
+
+Array = np.ndarray[Any, Any]
+MOST_BITS = 14  # of a table: that is how many columns exact Shapley values can tell apart
+LEAST_BITS = 4  # smaller tables save little, and are more of them
+WINDOW = 64  # tables that a leaf may join, the latest
+MORE_BITS = 3  # than the longest path needs, that are tried
+PER_BIT = 4  # what a comparison costs, in rows
+
+
+class Axis(NamedTuple):
+    """What bits compare: a column of numbers with its cuts, or whether a category is one of `members`."""
+
+    column: int
+    members: frozenset[int] | None
+
+
+class Between(NamedTuple):
+    """A bit for an interval: whether the code of an axis is above `low`, a cut or with 0 what is missing, and at most `high`."""
+
+    axis: int
+    low: int
+    high: int
+
+
+class Leaf(NamedTuple):
+    """The codes that lead to a leaf, by axis as the bits of a whole number; its bits alike, and fewer bits where intervals have
+    one; its value, and where it is added."""
+
+    codes: dict[int, int]
+    bits: int
+    fewer: int
+    value: Array
+    output: int | None
+
+    def needs(self, most: int) -> int:
+        """Its bits: those of cuts alone if they are at most so many."""
+        return self.bits if self.bits.bit_count() <= most else self.fewer
+
+
+class Group(NamedTuple):
+    """A table: the numbers of its bits, and its leaves with those that each of them needs."""
+
+    bits: list[int]
+    leaves: list[tuple[Leaf, int]]
+
+
+class Axes:
+    """The axes of an ensemble with the cuts of each, and the number of each bit: that of (axis, t), or of an interval.
+
+    In `whole` columns nothing is missing, and what is missing there goes with the least values."""
+
+    def __init__(self, ensemble: Ensemble, whole: Collection[int] = ()) -> None:
+        found: dict[Axis, set[float]] = {}
+        for test in _tests(ensemble):
+            axis = _axis(test)
+            found.setdefault(axis, set()).update(test.cuts if isinstance(test, Split) else ())
+        self.all = sorted(found, key=lambda axis: (axis.column, sorted(axis.members or ())))
+        self.cuts = [sorted(found[axis]) for axis in self.all]
+        self.number = {axis: at for at, axis in enumerate(self.all)}
+        # The codes of an axis: missing, then from one cut to the next; of categories the others, and the members.
+        self.n_codes = [2 if axis.members is not None else len(cuts) + 2 for axis, cuts in zip(self.all, self.cuts, strict=True)]
+        self.first = np.cumsum([0, *(count - 1 for count in self.n_codes)]).tolist()  # the number of the first bit of each
+        self._place = [{cut: at for at, cut in enumerate(cuts)} for cuts in self.cuts]
+        self._right: dict[Split | Subset, tuple[int, int]] = {}
+        self._whole = frozenset(whole)
+        self.between: list[Between] = []  # the bits after those of cuts
+        self._between: dict[Between, int] = {}
+
+    def right(self, test: Split | Subset) -> tuple[int, int]:
+        """The axis of a test, and the codes that go right."""
+        known = self._right.get(test)
+        if known is None:
+            axis = self.number[_axis(test)]
+            codes = _subset_codes(test) if isinstance(test, Subset) else self._split_codes(axis, test)
+            known = self._right[test] = axis, codes
+        return known
+
+    def _split_codes(self, axis: int, test: Split) -> int:
+        ends = [0, 1, *(self._place[axis][cut] + 2 for cut in test.cuts), self.n_codes[axis]]
+        codes = 0
+        for at, goes in enumerate(test.right):
+            if goes:
+                codes |= (1 << ends[at + 1]) - (1 << ends[at])
+        return codes & ~1 | codes >> 1 & 1 if test.column in self._whole else codes
+
+    def bits(self, axis: int, codes: int) -> int:
+        """The bits at which codes of an axis begin or end."""
+        return self._changes(axis, codes) << self.first[axis]
+
+    def _changes(self, axis: int, codes: int) -> int:
+        return (codes ^ (codes >> 1)) & ((1 << (self.n_codes[axis] - 1)) - 1)
+
+    def fewer(self, axis: int, codes: int) -> int:
+        """The same with one bit for an interval of numbers, or for all codes but one; and one more where what is missing is apart."""
+        changes = self._changes(axis, codes)
+        ends = _ends(changes)
+        if ends is None:
+            return changes << self.first[axis]
+        bit = Between(axis, *ends)
+        if bit not in self._between:
+            self._between[bit] = self.first[-1] + len(self.between)
+            self.between.append(bit)
+        return 1 << self._between[bit] | ((changes & 1) << self.first[axis] if changes.bit_count() == 3 else 0)
+
+    def of(self, bit: int) -> tuple[int, int] | Between:
+        """The axis of a bit, and its t; or the interval that it stands for."""
+        if bit >= self.first[-1]:
+            return self.between[bit - self.first[-1]]
+        axis = bisect_right(self.first, bit) - 1
+        return axis, bit - self.first[axis]
+
+    def interval(self, axis: int, codes: int, bits: int) -> tuple[int, int, int] | None:
+        """Where one of `bits` stands for an interval at whose ends codes of an axis begin or end: that bit, a code in the interval,
+        and one that is neither there nor missing."""
+        ends = _ends(self._changes(axis, codes))
+        bit = None if ends is None else self._between.get(Between(axis, *ends))
+        if bit is None or ends is None or not bits >> bit & 1:
+            return None
+        return bit, ends[1], ends[1] + 1
+
+
+def _ends(changes: int) -> tuple[int, int] | None:
+    """The two ends of an interval, where codes change there and perhaps at what is missing, and nowhere else."""
+    count = changes.bit_count()
+    if count == 2 or (count == 3 and changes & 1):
+        low, high = _numbers(changes)[-2:]
+        return low, high
+    return None
+
+
+def _tests(ensemble: Ensemble) -> Iterator[Split | Subset]:
+    for tree in ensemble.trees:
+        yield from (test for test in tree.tests if test is not None)
+
+
+def _axis(test: Split | Subset) -> Axis:
+    return Axis(test.column, None if isinstance(test, Split) else test.members)
+
+
+def _subset_codes(test: Subset) -> int:
+    return 0b10 if test.members_right else 0b01
+
+
+def leaves_of(tree: Tree, axes: Axes) -> list[Leaf]:
+    """The leaves of a tree that some row reaches and that add something."""
+    found: list[Leaf] = []
+    waiting: list[tuple[int, dict[int, int]]] = [(0, {})]
+    while waiting:
+        node, codes = waiting.pop()
+        test = tree.tests[node]
+        if test is None:
+            if tree.values[node].any():
+                bits = fewer = 0
+                for axis, own in codes.items():
+                    bits |= axes.bits(axis, own)
+                    fewer |= axes.fewer(axis, own)
+                found.append(Leaf(codes, bits, fewer, tree.values[node], tree.output))
+            continue
+        axis, right = axes.right(test)
+        every = (1 << axes.n_codes[axis]) - 1
+        here = codes.get(axis, every)
+        for child, own in ((tree.right[node], here & right), (tree.left[node], here & ~right)):
+            if own:  # no row comes to the other
+                waiting.append((child, codes if own == here else codes | {axis: own}))
+    return found
+
+
+class _Bin:
+    """A table that is being filled."""
+
+    __slots__ = ("bits", "count", "leaves")
+
+    def __init__(self) -> None:
+        self.bits, self.count = 0, 0
+        self.leaves: list[tuple[Leaf, int]] = []
+
+    def add(self, leaf: Leaf, bits: int) -> None:
+        self.bits |= bits
+        self.count = self.bits.bit_count()
+        self.leaves.append((leaf, bits))
+
+
+def pack(trees: Sequence[list[Leaf]], most: int) -> list[_Bin]:
+    """Tables of at most `most` bits that hold all leaves, those of the first trees first.
+
+    The longest paths of a tree come first, and each leaf joins the table that needs the fewest bits more for it.
+    """
+    bins: list[_Bin] = []
+    known: dict[int, _Bin] = {}
+    for leaves in trees:
+        for leaf, bits in sorted(((leaf, leaf.needs(most)) for leaf in leaves), key=lambda each: -each[1].bit_count()):
+            best = known.get(bits)
+            least = most + 1
+            for each in reversed(bins[-WINDOW:]) if best is None else ():
+                union = (each.bits | bits).bit_count()
+                if union <= most and union - each.count < least:
+                    best, least = each, union - each.count
+                    if not least:
+                        break
+            if best is None:
+                best = _Bin()
+                bins.append(best)
+            best.add(leaf, bits)
+            known[bits] = best
+    return bins
+
+
+def group(ensemble: Ensemble, axes: Axes, n_bits: int | None = None) -> tuple[list[Group], int]:
+    """The tables of an ensemble and the bits of the largest allowed: `n_bits`, or by default the number with the fewest rows."""
+    trees = [leaves_of(tree, axes) for tree in ensemble.trees]
+    longest, where = max(
+        ((leaf.fewer.bit_count(), number) for number, leaves in enumerate(trees) for leaf in leaves), default=(0, 0)
+    )
+    if longest > MOST_BITS:
+        raise ArgumentError(
+            f"tree {where} has a leaf that takes {longest} comparisons, expected at most {MOST_BITS}: a table has 2 to the power "
+            f"of that many rows. Fit the trees with a max_depth of up to {MOST_BITS}, or 8 for small tables"
+        )
+    if n_bits is not None and not max(1, longest) <= n_bits <= MOST_BITS:
+        raise ArgumentError(f"n_anchors is {n_bits}, expected {max(1, longest)} to {MOST_BITS}: the longest path has {longest}")
+    least = max(longest, LEAST_BITS)
+    tried = [n_bits] if n_bits is not None else range(least, min(least + MORE_BITS, MOST_BITS) + 1)
+    packed = {most: pack(trees, most) for most in tried}
+    best = min(packed, key=lambda most: (len(packed[most]) * (2**most * ensemble.n_classes + PER_BIT * most), most))
+    return [Group(_numbers(each.bits), each.leaves) for each in packed[best]], best
+
+
+def _numbers(bits: int) -> list[int]:
+    """The places of the ones of a whole number, rising."""
+    found = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return found
