@@ -8,10 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lutetia import training
+from lutetia.cli.given_rows import given_rows
 from lutetia.cli.guard import UsageError
 from lutetia.errors import DataError, LutetiaError
 from lutetia.models import Model, Tabular, TextColumn, text_columns
@@ -46,9 +48,27 @@ class Measured:
 
 def open_run_data(checkpoint: Path, data: Path | None, model: Model[Any]) -> Measured | str:
     """The samples of a checkpoint's run, from the folder `data` where it is given, with classes numbered as `model` does; or why
-    there are none."""
+    there are none. Of a model without a run, such as trees that were imported, those of the file `data`."""
+    if isinstance(model, Tabular) and data is not None and data.is_file():
+        return _file_samples(checkpoint, data, model)
     opened = _open_run(checkpoint, data, model.metadata)
     return opened if isinstance(opened, str) else _measured(opened, text_columns(model.metadata))
+
+
+def _file_samples(checkpoint: Path, data: Path, model: Tabular) -> Measured:
+    """The rows of a file, for a model that does not come from a run."""
+    if _has_run(checkpoint):
+        raise UsageError(f"--data is {data}, a file, expected the folder of the data: {checkpoint} names the file itself")
+    given = given_rows(model, data, None)
+    x = torch.from_numpy(np.ascontiguousarray(given.x))
+    y = torch.from_numpy(given.y if model.is_regression else given.y.astype(np.int64))
+    return Measured(data.name, x, y, (x[:MOST_CALIBRATION], y[:MOST_CALIBRATION]), (x, y))
+
+
+def _has_run(checkpoint: Path) -> bool:
+    """Whether the config of a checkpoint says what it was trained on."""
+    place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
+    return place is not None and "data" in read_toml(place / "config.toml")
 
 
 def training_rows(checkpoint: Path, data: Path | None, model: Model[Any]) -> Tensor:
@@ -59,7 +79,8 @@ def training_rows(checkpoint: Path, data: Path | None, model: Model[Any]) -> Ten
     if isinstance(opened, str) or opened.train is None:
         why = opened if isinstance(opened, str) else "it has none"
         raise DataError(
-            f"--rule shapley compares with the rows that {checkpoint} was trained on: {why}; --data names their folder"
+            f"--rule shapley compares with the rows that {checkpoint} was trained on: {why}; --data names their "
+            + ("folder" if _has_run(checkpoint) else "file")
         )
     return opened.train[0].double()
 
@@ -95,7 +116,7 @@ def as_fitted(config: TableConfig, metadata: Mapping[str, Any]) -> TableConfig:
 
 def _open_run(checkpoint: Path, data: Path | None, metadata: Mapping[str, Any] = MappingProxyType({})) -> training.Data | str:
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
-    if place is None or "data" not in read_toml(place / "config.toml"):
+    if place is None or not _has_run(checkpoint):
         return f"{checkpoint} does not say what it was trained on"
     tables = read_toml(place / "config.toml")
     table = as_fitted(make_table_config(tables, str(place)), metadata) if is_table_config(tables) else None

@@ -117,7 +117,7 @@ def import_trees(
             metavar="MODEL", help="Boosted trees: LightGBM's text model, XGBoost's JSON or UBJSON, or CatBoost's JSON export."
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="The folder of the model; runs/NAME by default, for NAME.json.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; runs/NAME by default, for NAME.json.")] = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", help="Rows it was trained on, .csv or .parquet: names, ranges, and which columns miss values."),
@@ -130,8 +130,8 @@ def import_trees(
         str,
         typer.Option(
             "--missing",
-            help="Missing values go where the library sends them: exact, in all columns; seen, in those that had some in training; "
-            "none, in no column, for the smallest model.",
+            help="Missing values go where the library sends them: exact, in all columns; seen, in those that had some in "
+            "training; none, in no column, for the smallest model.",
             autocompletion=values.complete_no_value,
         ),
     ] = "seen",
@@ -237,7 +237,10 @@ def build(
         tuple[float, float] | None,
         typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, to measure accuracy on.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="The folder of the run's data, to measure accuracy on; a file, of imported trees."),
+    ] = None,
     target: Annotated[
         str,
         typer.Option(

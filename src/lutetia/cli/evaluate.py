@@ -12,18 +12,15 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.losses import ERRORS, NOUNS
-from lutetia._shared.numbers import short_number, whole_number
+from lutetia._shared.numbers import short_number
 from lutetia.cli.build_data import as_fitted
 from lutetia.cli.class_lines import class_lines, write_class_page
+from lutetia.cli.given_rows import given_rows, name_or_number
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import (
     column_titles,
-    columns_by_name,
     feature_columns,
-    image_settings,
     load_for_inputs,
-    named_rows,
-    tabular_rows,
     unknown_warnings,
 )
 from lutetia.cli.naming import class_names, feature_names, range_warnings
@@ -35,7 +32,6 @@ from lutetia.cli.windows import labelled_windows
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config, text_columns
 from lutetia.training import (
-    UNNAMED_COLUMN,
     Config,
     Data,
     DataConfig,
@@ -43,15 +39,11 @@ from lutetia.training import (
     Samples,
     Text,
     batches_in_order,
-    class_numbers,
     class_report,
-    colours_first,
     column_importance,
     context_of,
     evaluation_sums,
-    find_target,
     held_out,
-    is_table,
     is_table_config,
     label_column,
     labels_of,
@@ -67,9 +59,7 @@ from lutetia.training import (
     query_numbers,
     read_cells,
     read_state,
-    read_table_file,
     read_weights,
-    without_unit,
     word_importance,
 )
 
@@ -140,19 +130,9 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     skipped: Sequence[str] = ()
     changing = 0
     if request.data is not None and "windows" in model.metadata:
-        x, y, changing = labelled_windows(model, request.data, _name_or_number(request.label))
-    elif request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
-        x, y, columns, skipped = _table_rows(model, request, _skips(checkpoint))
+        x, y, changing = labelled_windows(model, request.data, name_or_number(request.label))
     elif request.data is not None:
-        label = _name_or_number(request.label)
-        cells, target = read_cells(request.data, label), model.metadata.get("target")
-        if label is None and cells.header is not None:
-            label = _own_target(target, cells.header, cells.path)
-        column = label_column(cells, label)
-        features = [each for each in feature_columns(model, cells) if each != column]
-        x, columns = tabular_rows(model, cells, features).reshape(-1, *model.config.input_shape), columns_by_name(cells)
-        where = f"{cells.path}, {cells.column_name(column)}"
-        y = _targets(model, labels_of(cells, column), where, cells.lines)
+        x, y, columns, skipped = given_rows(model, request.data, request.label, _skips(checkpoint))
     else:
         tables = read_config(in_run(checkpoint))
         if not is_table_config(tables):
@@ -226,40 +206,6 @@ def _columns(names: list[str], rises: list[float]) -> list[dict[str, Any]]:
     return [{"column": names[column], "rise": rises[column]} for column in order]
 
 
-def _table_rows(
-    model: Tabular, request: EvaluateRequest, skip: bool | None
-) -> tuple[Array, Array, Mapping[str, Sequence[Any]], Sequence[str]]:
-    """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names; these; and the
-    images that were skipped."""
-    assert request.data is not None
-    path, label = request.data, request.label
-    file, shape = read_table_file(path, image_settings(model), skip), tuple(model.config.input_shape)
-    if file.x is not None:
-        x = colours_first(file.x, shape)
-        if x.shape[1:] != shape:
-            sizes = (" × ".join(map(str, each)) for each in (x.shape[1:], shape))
-            raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
-        return x, _targets(model, file.target or [], str(path)), {}, file.skipped
-    if label is None:
-        label = _own_target(model.metadata.get("target"), list(file.columns), path)
-    target = find_target(file, label)
-    return named_rows(model, file), _targets(model, file.columns[target], f"{path}, column {target!r}"), file.columns, ()
-
-
-def _own_target(target: str | None, names: Sequence[str], path: Path) -> str | None:
-    """The column of answers by the name that it had in training; None where it had none."""
-    if target is None or target.startswith(UNNAMED_COLUMN):
-        return None
-    if target not in names:
-        raise DataError(f"{path} has no column {target!r}, which the model predicts: --target names the column of answers")
-    return target
-
-
-def _targets(model: Tabular, values: Sequence[Any], where: str, lines: Sequence[int] | None = None) -> Array:
-    """The numbers of classes, or the numbers to predict, float64 [n]."""
-    return class_numbers(without_unit(values, model.metadata.get("target_unit")), model.metadata.get("classes"), where, lines)
-
-
 class _Seen(torch.nn.Module):
     """The model, wrapped to count its answers by class."""
 
@@ -328,14 +274,9 @@ def _open(model: Model[Any], config: Config | None, request: EvaluateRequest) ->
     raise DataError(f"{path} ends in {path.suffix or 'no suffix'}, expected a .csv or .npz file with classes")
 
 
-def _name_or_number(label: str | int | None) -> str | int | None:
-    number = whole_number(label) if isinstance(label, str) else None
-    return label if number is None else number
-
-
 def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
     """Rows whose classes are numbered as the model numbers them."""
-    label = _name_or_number(label)
+    label = name_or_number(label)
     cells = read_cells(path, label)
     if label is None and cells.header is not None and set(feature_names(model)) <= set(cells.header):
         rest = [name for name in cells.header if name not in feature_names(model)]

@@ -81,7 +81,10 @@ def explain(
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", help="With --rule shapley, the folder of the run's data, if it has moved.")
+        Path | None,
+        typer.Option(
+            "--data", help="With --rule shapley, the folder of the run's data, if it has moved; a file, of imported trees."
+        ),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the explanation.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write a picture.")] = None,

@@ -120,7 +120,9 @@ def show_import(told: dict[str, Any]) -> None:
     screen = console()
     what = {"classification": "classes", "regression": "a number", "ranking": "scores of rankings"}[told["task"]]
     of = f" ({', '.join(one_line(name) for name in told['outputs'][:6])})" if told["task"] == "classification" else ""
-    screen.print(f"model     {told['library']}, {told['trees']:,} trees of {told['columns']:,} columns, for {what}{of}", soft_wrap=True)
+    screen.print(
+        f"model     {told['library']}, {told['trees']:,} trees of {told['columns']:,} columns, for {what}{of}", soft_wrap=True
+    )
     rows = f"{told['tables']:,} tables of {2 ** told['comparisons']:,} rows, {told['comparisons']} comparisons each"
     screen.print(f"tables    {told['leaves']:,} leaves in {rows}: {told['bytes'] / 2**20:.2f} MB", soft_wrap=True)
     count = len(told["without_missing"])

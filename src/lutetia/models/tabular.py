@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,6 +34,7 @@ N_CONSTANTS = TOP  # thresholds 0 to 254: code > t
 BITS = 8  # of a code
 AT_ONCE = 1 << 14  # rows
 MOST_NAMED = 6  # categories in a text
+LEAST_TEXT = short_number(-sys.float_info.max, 6)  # of a cut that all numbers are above
 LEAST_SPREAD = 0.2  # of a row: the sum of a few tables may be too small, or negative
 
 
@@ -156,6 +158,19 @@ class Tabular(Model[TabularConfig]):
         ranks = self.encoding.ranks[[left, right]].tolist()
         is_known = [any(pair) and pair[0] <= pair[1] for pair in zip(*ranks, strict=True)]
         return self._categories_text(int(self.encoding.source[left]), is_known)
+
+    def interval_text(self, low: int, high: int) -> str:
+        """The interval in which the code of the input `low` is above that of `high`, an input of the same column: each has one
+        cut."""
+        ends = [self.threshold_text(each, 1) for each in (low, high)]
+        return f"({'-inf' if ends[0] == LEAST_TEXT else ends[0]}, {ends[1]}]"
+
+    def is_interval(self, left: int, right: int) -> bool:
+        """Whether two inputs are one column of numbers, of one cut each, so that comparing them asks for an interval."""
+        if self.encoding.source[left] != self.encoding.source[right] or self.encoding.parts[left] != self.encoding.parts[right]:
+            return False
+        cuts = torch.isfinite(self.encoding.edges[[left, right]]).sum(1)
+        return bool((cuts == 1).all()) and not bool(self.encoding.ranks[[left, right]].any())
 
     def _categories_text(self, column: int, chosen: list[bool]) -> str:
         """The chosen categories of a column, the first ones by name, and what is missing."""

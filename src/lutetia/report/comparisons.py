@@ -16,13 +16,15 @@ class Comparison(NamedTuple):
     """A question that tables ask, its answer for one sample, and what the score loses with the other answer."""
 
     feature: str
-    operator: str  # ">" or "<="; of a word of a text "contains" or "lacks"
+    operator: str  # ">" or "<="; of a word of a text "contains" or "lacks"; of an interval "in" or "not in"
     other: str  # the threshold, in the unit of the column, or another column; the word in quotes
     effect: float
 
     @property
     def text(self) -> str:
         """The question with its answer, as text."""
+        if self.operator in ("in", "not in"):
+            return f"{self.feature} {self.operator} {self.other}"
         is_more = self.operator == ">"
         if self.other in ("missing", "[missing]"):
             return f"{self.feature} is {'known' if is_more else 'missing'}"
@@ -83,6 +85,8 @@ class Questions:
             if other == "missing" and column in self._texts_of:
                 own = self._texts_of[column][1]
             texts = self._texts[left, right] = own, other
+        if right < len(self._model.encoding.source) and self._model.is_interval(left, right):
+            return Comparison(texts[0], "in" if is_more else "not in", self._model.interval_text(left, right), effect)
         word = self._words.get(int(self._model.encoding.source[left]))
         if word is not None and right == len(self._model.encoding.source) + 1:  # above 0, with 1 the code of 0
             return Comparison(word[0], "contains" if is_more else "lacks", word[1], effect)

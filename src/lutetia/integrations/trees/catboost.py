@@ -1,6 +1,7 @@
 """CatBoost's JSON model, as `save_model(path, format="json")` writes it.
 
-A value is above a border or not, both as 32-bit floats. In a symmetric tree the answer to test i is bit i of the number of the leaf.
+A value is above a border or not, both as 32-bit floats. In a symmetric tree the answer to test i is bit i of the
+number of the leaf.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lutetia.integrations.trees.single import cut_above
 IDENTITY = {"RMSE": "squared_error", "MAE": "absolute_error", "MAPE": "absolute_error", "Huber": "squared_error"}
 IDENTITY |= {"LogCosh": "squared_error", "Lq": "squared_error", "Expectile": "squared_error"}
 LOGS = ("Poisson", "Tweedie")
-RANKERS = ("YetiRank", "YetiRankPairwise", "PairLogit", "PairLogitPairwise", "QueryRMSE", "QuerySoftMax", "StochasticRank", "LambdaMart")
+RANKERS = ("YetiRank", "YetiRankPairwise", "PairLogit", "PairLogitPairwise", "QueryRMSE", "QuerySoftMax", "StochasticRank")
 DEEPEST = 16  # of a symmetric tree, as in CatBoost
 OTHERS = {"categorical_features": "categories", "text_features": "texts", "embedding_features": "embeddings"}
 
@@ -54,7 +55,7 @@ def read_catboost(document: Any) -> Ensemble:
     return Ensemble(
         "CatBoost", trees, 1 + max(columns, default=0), base, task, loss,
         names=_names(info, columns), classes=_classes(classes),
-        whole=frozenset(column for column, each in zip(columns, info["float_features"], strict=True) if not each.get("has_nans", True)),
+        whole=_whole(info, columns),
     )  # fmt: skip
 
 
@@ -74,6 +75,11 @@ def _columns(info: dict[str, Any]) -> tuple[list[int], list[bool]]:
     if not columns or len(set(columns)) < len(columns):
         raise DataError(f"the model has {len(columns)} columns of numbers, expected one at least, and each once")
     return columns, after
+
+
+def _whole(info: dict[str, Any], columns: list[int]) -> frozenset[int]:
+    """The columns in which nothing was missing."""
+    return frozenset(own for own, each in zip(columns, info["float_features"], strict=True) if not each.get("has_nans", True))
 
 
 def _names(info: dict[str, Any], columns: list[int]) -> list[str] | None:

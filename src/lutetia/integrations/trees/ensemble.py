@@ -55,8 +55,8 @@ class Ensemble:
     """Trees whose values are added to `base` [outputs]: a number by its loss, scores of classes (softmax), or of a ranking.
 
     Of two classes there is one output, the logarithm of the odds of the second. `names` of columns and `classes` are those that
-    the library knows, `spans` the ranges of the columns in the training data, `categories` by column what its numbers stand for, and `whole` are the columns
-    in which nothing was missing when the trees were fitted.
+    the library knows, `spans` the ranges of the columns in the training data, `categories` by column what its numbers stand for,
+    and `whole` are the columns in which nothing was missing when the trees were fitted.
     """
 
     library: str
@@ -133,6 +133,6 @@ def refuse(found: str, expected: str) -> ArgumentError:
     return ArgumentError(f"{found}, expected {expected}")
 
 
-def as_values(values: Sequence[float], outputs: int = 1) -> Array:
+def as_values(values: Sequence[float] | Array, outputs: int = 1) -> Array:
     """The values of nodes as an array, float64 [nodes, outputs]."""
     return np.asarray(values, np.float64).reshape(-1, outputs)

@@ -34,8 +34,8 @@ def from_trees(
 ) -> LUTClassifier | LUTRegressor | LUTRanker:
     """An estimator of tables that predicts what a fitted model of trees predicts.
 
-    `model` is one of scikit-learn (HistGradientBoosting*, GradientBoosting*, RandomForest*, ExtraTrees*, DecisionTree*), LightGBM,
-    XGBoost or CatBoost: an estimator or a booster. `feature_names` and `class_names` replace the names that it knows. A forest of
+    `model` is an estimator or a booster of LightGBM, XGBoost, CatBoost or scikit-learn (HistGradientBoosting*, GradientBoosting*,
+    RandomForest*, ExtraTrees*, DecisionTree*). `feature_names` and `class_names` replace the names that it knows. A forest of
     classes averages probabilities: with `probability_of`, a class, it becomes a regression that predicts the probability of that
     class. A table asks `n_anchors` questions; by default as many as make the fewest rows.
     """

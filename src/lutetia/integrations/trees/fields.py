@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ Array = np.ndarray[Any, Any]
 def at(document: Any, *path: str | int) -> Any:
     """A value by the names on the way to it."""
     place = ""
+    key: Any
     for key in path:
         place += f".{key}" if place else str(key)
         try:
@@ -44,10 +46,8 @@ def whole(document: Any, *path: str | int) -> int:
     """A whole number, or one written as a string."""
     found = at(document, *path)
     if isinstance(found, str):
-        try:
+        with suppress(ValueError):
             found = int(found)
-        except ValueError:
-            pass
     if isinstance(found, bool) or not isinstance(found, int):
         raise _wrong(found, "a whole number", path)
     return found

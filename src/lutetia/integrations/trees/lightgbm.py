@@ -188,7 +188,7 @@ def _test(kind: int, column: int, edge: float, where: str) -> Split:
     if -ZERO <= edge < ZERO:  # numbers that near to zero are zero
         edge = ZERO if edge >= 0 else math.nextafter(-ZERO, -math.inf)
     if missing == NONE:
-        return numbers(column, edge, 0.0 > edge)
+        return numbers(column, edge, edge < 0.0)
     if missing == NANS:
         return numbers(column, edge, missing_right)
     zero = (math.nextafter(-ZERO, -math.inf), ZERO)

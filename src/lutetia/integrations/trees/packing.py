@@ -1,7 +1,7 @@
 """Leaves into tables: which leaves share a table, so that there are few tables and none has many comparisons.
 
-A leaf is reached where every column that its path compares lies in certain codes. A *bit* is a comparison code > t of an axis, and
-a leaf needs those at which its codes begin or end: of several cuts of one column on a path, two at most where nothing is missing.
+A leaf is reached where every column that its path compares lies in certain codes. A *bit* is a comparison code > t of an axis,
+and a leaf needs those at which its codes begin or end: of several cuts of one column two at most, where nothing is missing.
 Where that is too many, one bit says whether a code lies between two cuts. A table of these bits is the value of the leaf in the
 rows that reach it, and 0 elsewhere. Leaves share a table if it has bits for all of them. So any group of leaves is a table, of
 one tree or of several.
@@ -110,7 +110,7 @@ class Axes:
         return (codes ^ (codes >> 1)) & ((1 << (self.n_codes[axis] - 1)) - 1)
 
     def fewer(self, axis: int, codes: int) -> int:
-        """The same with one bit for an interval of numbers, or for all codes but one; and one more where what is missing is apart."""
+        """The same with one bit for an interval, or for all codes but one, and one more where what is missing is apart."""
         changes = self._changes(axis, codes)
         ends = _ends(changes)
         if ends is None:
@@ -129,8 +129,8 @@ class Axes:
         return axis, bit - self.first[axis]
 
     def interval(self, axis: int, codes: int, bits: int) -> tuple[int, int, int] | None:
-        """Where one of `bits` stands for an interval at whose ends codes of an axis begin or end: that bit, a code in the interval,
-        and one that is neither there nor missing."""
+        """Where one of `bits` stands for an interval at whose ends codes of an axis begin or end: that bit, a code in the
+        interval, and one that is neither there nor missing."""
         ends = _ends(self._changes(axis, codes))
         bit = None if ends is None else self._between.get(Between(axis, *ends))
         if bit is None or ends is None or not bits >> bit & 1:

@@ -1,7 +1,7 @@
 """Fitted ensembles of scikit-learn: histogram gradient boosting, gradient boosting, forests and single trees.
 
-Forests, trees and gradient boosting compare values as 32-bit floats, histogram gradient boosting as they are; a value goes left if
-it is at most the threshold.
+Forests, trees and gradient boosting compare values as 32-bit floats, histogram gradient boosting as they are; a value goes left
+if it is at most the threshold.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ TREES = ("DecisionTreeRegressor", "ExtraTreeRegressor")
 TREE_CLASSIFIERS = ("DecisionTreeClassifier", "ExtraTreeClassifier")
 BOOSTED = ("GradientBoostingRegressor", "GradientBoostingClassifier")
 HISTOGRAMS = ("HistGradientBoostingRegressor", "HistGradientBoostingClassifier")
+CONSTANTS = ("DummyClassifier", "DummyRegressor")
 KNOWN = (*HISTOGRAMS, *BOOSTED, *FORESTS, *FOREST_CLASSIFIERS, *TREES, *TREE_CLASSIFIERS)
 
 
@@ -100,7 +101,7 @@ def tree_of(tree: Any, scale: float, output: int, number: int | None = None) -> 
 def _boosted(model: Any, name: str) -> Ensemble:
     is_classifier = name.endswith("Classifier")
     outputs = model.estimators_.shape[1]
-    if model.init_ is not None and model.init_ != "zero" and type(model.init_).__name__ not in ("DummyClassifier", "DummyRegressor"):
+    if model.init_ is not None and model.init_ != "zero" and type(model.init_).__name__ not in CONSTANTS:
         raise refuse(f"the {name} starts from a {type(model.init_).__name__}", "init=None or 'zero': a constant")
     factor = 2.0 if is_classifier and model.loss == "exponential" else 1.0  # whose probability is expit(2 score)
     some = np.zeros((1, model.n_features_in_), np.float32)

@@ -22,10 +22,7 @@ def cut_above(threshold: float) -> float:
         if float(low) > threshold:
             low = np.nextafter(low, np.float32(-np.inf))
         high = np.nextafter(low, np.float32(np.inf))
-    if np.isneginf(low):  # all finite floats are above: the cut lies where numbers begin to round to the least of them
-        low_end = -BEYOND
-    else:
-        low_end = float(low)
+    low_end = float(low) if np.isfinite(low) else -BEYOND
     high_end = float(high) if np.isfinite(high) else BEYOND
     middle = low_end / 2 + high_end / 2
     is_even = not int(high.view(np.uint32)) & 1  # the bits of inf end in 0, as do those of BEYOND

@@ -1,4 +1,4 @@
-"""Universal Binary JSON as XGBoost writes it (https://ubjson.org): values with a letter in front, arrays of numbers of one type."""
+"""Universal Binary JSON as XGBoost writes it (https://ubjson.org): values with a letter in front, arrays of one type."""
 
 from __future__ import annotations
 

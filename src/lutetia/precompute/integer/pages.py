@@ -310,11 +310,13 @@ def _columns(model: Tabular, names: list[str]) -> list[dict[str, Any]]:
         words = model.metadata.get("categories", {}).get(str(column), range(len(ranks)))
         known = [(str(name), codes) for name, codes in zip(words, ranks, strict=False) if any(codes)]
         categories = [("missing", [0] * len(numbers)), *known] if known else []
-        told: dict[str, Any] = {"name": names[column], "inputs": numbers, "categories": categories, "dates": None}
+        told: dict[str, Any] = {"name": names[column], "inputs": numbers, "categories": categories, "dates": None, "cuts": None}
         if str(column) in model.metadata.get("dates", {}):
             edges = [[edge for edge in row if math.isfinite(edge)] for row in model.encoding.edges[numbers].tolist()]
             parts = [model.encoding.parts[number] for number in numbers]
             told["dates"] = {"times": has_times(model.metadata, column), "parts": parts, "edges": edges}
+        elif len(numbers) > 1 and not categories:
+            told["cuts"] = [[edge for edge in row if math.isfinite(edge)] for row in model.encoding.edges[numbers].tolist()]
         columns.append(told)
     for text in sorted(text_columns(model.metadata), key=lambda each: each.place):
         columns.insert(text.place, page_text(model, text))

@@ -88,9 +88,19 @@ function nearest(found) {
   return found.filter((one, at) => one.right >= 0 || categoriesOf(one.left) || (first(one) === at && !found.some((other) => bounds(one, other) && isNearer(one, other))));
 }
 
+// The column of numbers that is several inputs, of which two of one cut each ask for an interval.
+const numbersOf = (left) => model.columns.find(({ inputs, cuts }) => cuts && inputs.includes(left));
+
+function intervalText({ name, inputs, cuts }, left, right, yes) {
+  const [low, high] = [left, right].map((input) => cuts[inputs.indexOf(input)][0]);
+  return `${name} ${yes ? "in" : "not in"} (${low < -1.7e308 ? "−∞" : shortNumber(low)}, ${shortNumber(high)}]`;
+}
+
 function comparisonText({ left, right, constant, answer: yes }) {
   const column = categoriesOf(left);
   if (column && (right < 0 || column.inputs.includes(right))) return categoryText(column, left, right, constant, yes);
+  const numbers = right < 0 ? undefined : numbersOf(left);
+  if (numbers && numbers.inputs.includes(right)) return intervalText(numbers, left, right, yes);
   const other = right < 0 ? (model.patches && left >= nPixels ? countEdge(left, constant) : constantName(left, constant)) : inputName(right) + (model.columns.length || (model.patches && right >= nPixels) ? " by rank" : "");
   const word = model.words?.[left];
   if (word && right < 0) return constant === 0 ? `${word[0]} is ${yes ? "known" : "missing"}` : `${word[0]} ${yes ? "contains" : "lacks"} ${word[1]}`;

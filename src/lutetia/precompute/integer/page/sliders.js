@@ -62,6 +62,27 @@ function addSlider(at) {
   list.append(html("li", {}, html("label", { htmlFor: slider.id }, inputName(at)), slider, shownValue));
 }
 
+const BELOW_ALL = -1.7e308; // a cut below this is below every number
+
+// One slider for a column of numbers that is several inputs, each with cuts of its own: it goes from one cut of any to the next.
+function addNumber({ name, inputs, cuts }) {
+  const all = [...new Set(cuts.flat())].filter((cut) => cut > BELOW_ALL).sort((a, b) => a - b);
+  const start = Math.floor(all.length / 2) + 1, shownValue = html("output", {});
+  const slider = html("input", { type: "range", id: `input${inputs[0]}`, min: 0, max: all.length + 1, value: start });
+  const tell = () => {
+    const at = slider.valueAsNumber, below = at > 1 ? all[at - 2] : BELOW_ALL;
+    cuts.forEach((own, number) => (x[inputs[number]] = at ? 1 + own.filter((cut) => cut <= below).length : 0));
+    const end = at > all.length ? `> ${shortNumber(all.at(-1) ?? 0)}` : at ? `≤ ${shortNumber(all[at - 1])}` : "missing";
+    shownValue.textContent = all.length || !at ? end : "any";
+  };
+  slider.addEventListener("input", () => {
+    tell();
+    answer();
+  });
+  tell();
+  list.append(html("li", {}, html("label", { htmlFor: slider.id }, name), slider, shownValue));
+}
+
 const columns = model.columns.length ? model.columns : Array.from(x, (_, at) => ({ inputs: [at], categories: [] }));
-columns.forEach((column) => (column.text ? addText(column) : column.dates ? addDate(column) : column.categories.length ? addChoice(column) : addSlider(column.inputs[0])));
+columns.forEach((column) => (column.text ? addText(column) : column.dates ? addDate(column) : column.categories.length ? addChoice(column) : column.cuts ? addNumber(column) : addSlider(column.inputs[0])));
 answer();
