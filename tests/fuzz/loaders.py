@@ -25,11 +25,13 @@ from loaders_foreign import (
     make_pooling,
     make_samples,
     make_spreadsheet,
+    make_trees,
     use_all,
     use_decoder,
     use_onnx,
     use_pooling,
     use_table_file,
+    use_trees,
 )
 
 from lutetia import flow, models, toml
@@ -457,6 +459,7 @@ LOADERS: dict[str, Loader] = {
     "spreadsheet": Loader(make_spreadsheet, lambda folder: use_all(sorted(folder.iterdir()), use_table_file), needs="pyarrow"),
     "samples": Loader(make_samples, lambda folder: use_all(sorted(folder.iterdir()), use_table_file)),
     "onnx": Loader(make_onnx, lambda folder: use_all(sorted(folder.iterdir()), use_onnx), needs="onnx"),
+    "trees": Loader(make_trees, lambda folder: use_all(sorted(folder.iterdir()), use_trees)),
     "decoder": Loader(
         make_decoder,
         use_decoder,

@@ -1,4 +1,4 @@
-"""Loaders of files that other programs write: ONNX nets, decoders of transformers, tables of data, images by class."""
+"""Loaders of files that other programs write: ONNX nets, trees, decoders of transformers, tables of data, images by class."""
 
 from __future__ import annotations
 
@@ -105,6 +105,29 @@ def use_onnx(path: Path) -> None:
     sizes = [size for size in (net.stream.length, net.stream.height, net.stream.width) if size is not None]
     if net.stream.channels * int(np.prod(sizes, dtype=object)) < 10_000:  # its input is as large as it says
         net.model(torch.zeros(1, net.stream.channels, *sizes, dtype=torch.float64))
+
+
+TREES = Path(__file__).parents[1] / "integrations" / "trees"
+
+
+def make_trees(folder: Path) -> None:
+    """Models of trees as LightGBM, XGBoost and CatBoost wrote them."""
+    for name in (
+        "lightgbm_zeros.txt",
+        "xgboost_dart.json",
+        "xgboost_classes.ubj",
+        "catboost_binary.json",
+        "catboost_classes.json",
+    ):
+        (folder / name).write_bytes((TREES / name).read_bytes())
+
+
+def use_trees(path: Path) -> None:
+    from lutetia.integrations.trees import read_trees
+
+    model = read_trees(path).model
+    if model.n_columns < 1000:  # its input is as large as it says
+        model(torch.zeros(2, model.n_columns, dtype=torch.float64))
 
 
 def make_decoder(folder: Path) -> None:

@@ -48,6 +48,7 @@ READERS: dict[str, set[str]] = {
     "integrations/onnx_import.py": {"onnx"},
     "integrations/transformers/loading.py": {"decoder"},
     "integrations/transformers/pooling.py": {"pooling"},
+    "integrations/trees/files.py": {"trees"},
     "models/metadata.py": MODELS,
     "models/saving.py": MODELS,
     "precompute/integer/hardware.py": {"core"},
@@ -72,6 +73,7 @@ OWN = {
     *("cli/build.py", "cli/quantize.py"),  # a text for nextpnr as it is; a model that was loaded before
     *("cli/explain_hf.py", "cli/explain_hf_texts.py"),  # a prompt, lines of text: of any bytes
     *("training/data.py", "training/folder.py", "training/run.py"),  # the standard library; a lock; a line for a log
+    "integrations/trees/estimators.py",  # what CatBoost has just written
     "demo/telling.py",  # names that are compared with those in the folder
     "lut/autograd/graphs.py",  # the source of its kernels
 }
