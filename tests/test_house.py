@@ -29,7 +29,8 @@ FLOORS = [
     {"models"},
     {"precompute/integer", "precompute/front/votes.py"},  # they turn whole models into programs and circuits
     {"training", "report"},
-    {"sklearn", "integrations"},
+    {"sklearn"},
+    {"integrations"},
     {"demo", "_fit_probe"},
     {"cli"},
     {"__main__"},

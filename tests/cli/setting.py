@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,27 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+TREE = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "default_left": [0, 0, 0]}
+LEAVES = [(0, 0.5, -0.5), (1, -0.25, 0.75), (2, 0.125, 1.0)]  # of each class: the column that is compared with 4, and two leaves
+TREES = {  # as XGBoost writes them
+    "learner": {
+        "feature_names": [],
+        "gradient_booster": {
+            "name": "gbtree",
+            "model": {
+                "tree_info": [0, 1, 2],
+                "trees": [
+                    {**TREE, "split_indices": [column, 0, 0], "split_conditions": [4.0, low, high]}
+                    for column, low, high in LEAVES
+                ],
+            },
+        },
+        "learner_model_param": {"base_score": "5E-1", "num_class": "3", "num_feature": "4"},
+        "objective": {"name": "multi:softprob"},
+    }
+}
+
+
 def write_setting(folder: Path) -> Path:
     """Write all of it into a folder."""
     write_files(folder)
@@ -66,6 +88,7 @@ def write_files(folder: Path) -> None:
     images = draw.integers(256, size=(60, 4, 4)).astype(np.uint8)
     np.savez(folder / "digits.npz", x=images, y=images.reshape(60, -1)[:, :10].argmax(1))
     Image.fromarray(images[0]).save(folder / "digit.png")
+    (folder / "trees.json").write_text(json.dumps(TREES))
     (folder / "text.txt").write_text("def f(x):\n    return x + 1\n" * 30)
     (folder / "examples").mkdir()
     for name, tables in CONFIGS.items():

@@ -157,7 +157,7 @@ def test_a_forest_of_classes_becomes_the_probability_of_one() -> None:
 
     iris = load_iris(as_frame=True)
     forest = RandomForestClassifier(5, random_state=0).fit(iris.data, iris.target_names[iris.target])
-    with pytest.raises(ArgumentError, match="averages probabilities.*probability_of=CLASS, one of"):
+    with pytest.raises(ArgumentError, match=r"averages probabilities.*probability_of=CLASS, one of"):
         from_trees(forest)
     with pytest.raises(ArgumentError, match="'rose', expected one of"):
         from_trees(forest, probability_of="rose")
@@ -361,7 +361,7 @@ def test_objects_of_other_kinds_are_refused() -> None:
         from_trees(model, ["a", "b", "c"])
     with pytest.raises(ArgumentError, match="class_names holds 1 names, expected 2"):
         from_trees(model, class_names=["no"])
-    with pytest.raises(ArgumentError, match="n_anchors is 15, expected 1 to 14|n_anchors is 15, expected"):
+    with pytest.raises(ArgumentError, match=r"n_anchors is 15, expected \d+ to 14"):
         from_trees(model, n_anchors=15)
     assert from_trees(model, class_names=["no", "yes"]).predict(x[:3]).tolist() == [
         ["no", "yes"][int(each)] for each in model.predict(x[:3])

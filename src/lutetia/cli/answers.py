@@ -1,4 +1,4 @@
-"""The sub-commands that use a trained model: predict, evaluate, info; and compare, which fits many."""
+"""The sub-commands that use a trained model: predict, evaluate, info; import, which brings one along; compare, which fits many."""
 
 from __future__ import annotations
 
@@ -164,3 +164,48 @@ def compare(
         console().print(f"page {html}", soft_wrap=True, markup=False)
     options = [("--target", target), ("--task", task), *(("--set", each) for each in settings or [])]
     name_next("lutetia", "train", data, *(word for option, value in options if value is not None for word in (option, value)))
+
+
+@app.command(name="import")
+def import_trees(
+    given: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="Boosted trees: LightGBM's text model, XGBoost's JSON or UBJSON, or CatBoost's JSON export."
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; runs/NAME by default, for NAME.json.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Rows it was trained on, .csv or .parquet: names, ranges, and which columns miss values."),
+    ] = None,
+    target: Annotated[str | None, typer.Option("--target", help="The name of what it predicts.")] = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", help="The names of its classes in their order, with commas between them.")
+    ] = None,
+    missing: Annotated[
+        str,
+        typer.Option(
+            "--missing",
+            help="Missing values go where the library sends them: exact, in all columns; seen, in those that had some in "
+            "training; none, in no column, for the smallest model.",
+            autocompletion=values.complete_no_value,
+        ),
+    ] = "seen",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Bring a fitted model of trees along: as lookup tables that predict the same.
+
+    For example:
+
+    lutetia import trees.json --data flowers.csv --target species
+    """
+    from lutetia.cli.import_trees import ImportRequest, run_import, show_import
+
+    told = run_import(ImportRequest(given, out, data, target, classes, missing))
+    if as_json:
+        print_json(told)
+    else:
+        show_import(told)
+        name_next("lutetia", "predict", told["out"], data or "DATA.csv")

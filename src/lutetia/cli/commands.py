@@ -109,51 +109,6 @@ def train(
             name_evaluation(summary["out"], summary)
 
 
-@app.command(name="import")
-def import_trees(
-    given: Annotated[
-        Path,
-        typer.Argument(
-            metavar="MODEL", help="Boosted trees: LightGBM's text model, XGBoost's JSON or UBJSON, or CatBoost's JSON export."
-        ),
-    ],
-    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; runs/NAME by default, for NAME.json.")] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="Rows it was trained on, .csv or .parquet: names, ranges, and which columns miss values."),
-    ] = None,
-    target: Annotated[str | None, typer.Option("--target", help="The name of what it predicts.")] = None,
-    classes: Annotated[
-        str | None, typer.Option("--classes", help="The names of its classes in their order, with commas between them.")
-    ] = None,
-    missing: Annotated[
-        str,
-        typer.Option(
-            "--missing",
-            help="Missing values go where the library sends them: exact, in all columns; seen, in those that had some in "
-            "training; none, in no column, for the smallest model.",
-            autocompletion=values.complete_no_value,
-        ),
-    ] = "seen",
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Bring a fitted model of trees along: as lookup tables that predict the same.
-
-    For example:
-
-    lutetia import model.txt --out runs/mine --data train.csv --target price
-    """
-    from lutetia.cli.import_trees import ImportRequest, run_import, show_import
-
-    told = run_import(ImportRequest(given, out, data, target, classes, missing))
-    if as_json:
-        print_json(told)
-    else:
-        show_import(told)
-        name_next("lutetia", "predict", told["out"], data or "DATA.csv")
-
-
 @app.command()
 def generate(
     checkpoint: Checkpoint,
@@ -303,7 +258,9 @@ def build(
     else:
         show_report(report, out)
         measured = report.get("loss") or report.get("accuracy") or {}
-        if measured.get("left_out"):
+        if data is not None and data.is_file():  # of imported trees
+            name_next("lutetia", "evaluate", checkpoint, data)
+        elif measured.get("left_out"):
             name_next("lutetia", "info", checkpoint)  # there is no data to evaluate it on
         else:
             name_evaluation(checkpoint, [measured.get("split", "test")])

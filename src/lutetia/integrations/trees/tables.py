@@ -17,7 +17,7 @@ from lutetia.models import TOP_CODE, Encoding, Tabular
 
 Array = np.ndarray[Any, Any]
 MOST_CUTS = TOP_CODE - 1  # of one encoded input: codes are bytes, and 0 is what is missing
-MOST_NUMBERS = 1 << 28  # in all rows of all tables: 1 GiB
+MOST_NUMBERS = 1 << 27  # in all rows of all tables: 512 MiB
 SHARED = 32  # tables among which the base is divided, as fits of our own divide it
 MOST_ENCODED = 1 << 14
 MISSING = ("seen", "exact", "none")

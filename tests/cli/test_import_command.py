@@ -1,0 +1,89 @@
+"""`lutetia import`: trees of another library become a run that every command takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from setting import LEAVES, SPECIES
+
+from lutetia import models
+from lutetia.cli import main
+
+Capture = pytest.CaptureFixture[str]
+CLASSES = ("--classes", ",".join(SPECIES))
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Flowers, and trees that know them."""
+    for name in ("flowers.csv", "trees.json"):
+        shutil.copy(trained / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(capsys: Capture, *arguments: object, code: int = 0) -> dict[str, Any]:
+    assert main([*map(str, arguments), "--json"]) == code
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def by_hand(row: list[float]) -> np.ndarray[Any, Any]:
+    """The probabilities of the trees of the setting."""
+    scores = np.array([0.5 + (low if row[column] < 4 else high) for column, low, high in LEAVES])
+    return np.exp(scores) / np.exp(scores).sum()
+
+
+def test_trees_become_a_run_for_all_commands(folder: Path, capsys: Capture) -> None:
+    made = told(capsys, "import", "trees.json", "--data", "flowers.csv", "--target", "species", *CLASSES)
+    assert (made["library"], made["trees"], made["leaves"], made["out"]) == ("XGBoost", 3, 6, "runs/trees")
+    assert len(made["without_missing"]) == 4
+    known = models.load("runs/trees").metadata
+    assert (known["classes"], known["target"], known["features"][0]) == (SPECIES, "species", "sepal length")
+    assert known["empty"] == []
+    found = told(capsys, "predict", "runs/trees", "4,3.99,1,1", "flowers.csv")["predictions"]
+    np.testing.assert_allclose(found[0]["probabilities"], by_hand([4.0, 3.99, 1.0, 1.0]), atol=1e-6)
+    rows = [line.split(",")[:4] for line in (folder / "flowers.csv").read_text().splitlines()[1:]]
+    wanted = [by_hand([float(cell) for cell in row]) for row in rows]
+    np.testing.assert_allclose([each["probabilities"] for each in found[1:]], wanted, atol=1e-6)
+    right = np.mean([SPECIES[int(each.argmax())] == line.rsplit(",")[-1] for each, line in zip(
+        wanted, (folder / "flowers.csv").read_text().splitlines()[1:], strict=True)])  # fmt: skip
+    assert told(capsys, "evaluate", "runs/trees", "flowers.csv")["accuracy"] == pytest.approx(right)
+    explained = told(capsys, "explain", "runs/trees", "flowers.csv", "--rule", "shapley", "--data", "flowers.csv")
+    assert explained["relevance"][3] == 0  # no tree asks for the last column
+    assert sum(explained["relevance"]) == pytest.approx(explained["explained"] - explained["absorbed"], abs=1e-5)
+    assert told(capsys, "page", "runs/trees", "--out", "trees.html")["kind"] == "classifier"
+    built = told(capsys, "build", "runs/trees", "--target", "c", "--data", "flowers.csv", "--out", "out")
+    assert built["accuracy"]["split"] == "flowers.csv"
+    assert built["accuracy"]["samples"] == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trees.json", "--missing", "some"], "--missing is 'some': did you mean"),
+        (["trees.json", "--classes", "a,b"], "class_names holds 2 names, expected 3"),
+        (["trees.json", "--data", "flowers.csv", "--target", "specis"], "no column 'specis': did you mean species?"),
+        (["flowers.csv"], "is no JSON"),
+        (["nothing.txt"], "nothing.txt does not exist, expected a model of trees"),
+    ],
+)
+def test_bad_requests_write_nothing(folder: Path, capsys: Capture, arguments: list[str], said: str) -> None:
+    assert main(["import", *arguments]) in (1, 2)
+    assert said in capsys.readouterr().err
+    assert not (folder / "runs").exists()
+
+
+def test_another_model_is_not_replaced(folder: Path, capsys: Capture) -> None:
+    assert main(["import", "trees.json"]) == 0
+    assert "for classes (0, 1, 2)" in capsys.readouterr().out
+    assert main(["import", "trees.json"]) == 1
+    assert "--out is runs/trees, which holds another model" in capsys.readouterr().err
+    assert main(["build", "runs/trees", "--target", "c"]) == 0
+    assert "not measured (runs/trees does not say what it was trained on)" in capsys.readouterr().out
+    assert main(["explain", "runs/trees", "4,4,4,4", "--rule", "shapley"]) == 1
+    assert "--data names their file" in capsys.readouterr().err
