@@ -20,6 +20,7 @@ require_module("typer")
 COMMANDS = [
     "demo",
     "train",
+    "import",
     "compare",
     "predict",
     "evaluate",

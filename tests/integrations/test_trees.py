@@ -1,4 +1,4 @@
-"""Imported trees predict what their library predicts: of files that the libraries wrote, of scikit-learn's own, and of any trees."""
+"""Imported trees predict what their library predicts: files that libraries wrote, models of scikit-learn, and any trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sub-commands that use a trained model: predict, evaluate, info; import, which brings one along; compare, which fits many."""
+"""The sub-commands that use a trained model, `compare`, which fits many, and `import`, which brings one along."""
 
 from __future__ import annotations
 
