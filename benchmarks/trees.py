@@ -1,8 +1,8 @@
 """Imported trees give the sums of their library to 1e-5 of the largest; how long they take, and how large the C is.
 
 Classifiers of two classes: 100 rounds of depth 6 on `make_classification` with 12 columns, no missing values. Milliseconds of
-processor time, on one thread, for as many other rows, the contestants taking turns, the least of the repeats; and the bytes of code
-and constants that cc -Os makes of the C of each. Treelite predicts with GTIL, and its C is TL2cgen's.
+processor time, on one thread, for as many other rows, the contestants taking turns, the least of the repeats; and the bytes of
+code and constants that cc -Os makes of the C of each. Treelite predicts with GTIL, and its C is TL2cgen's.
 
     lutetia bench trees [--quick] [--json] [--save] [-- --rows 10000 --repeats 5]
 """
@@ -27,6 +27,7 @@ from results import Row, finish, options_of, peer, progress, result, table
 
 NEEDS = ("lightgbm", "xgboost", "catboost", "treelite", "tl2cgen", "m2cgen", "program:cc", "program:size")
 CLOSE = 1e-5
+READER = "rows.c"  # reads CSV files
 Array = np.ndarray[Any, Any]
 
 
@@ -125,7 +126,9 @@ def measured(name: str, model: Any, x: Array, repeats: int) -> Row:
         "same classes": float(((scores > 0) == (wanted > 0)).mean()),
         "treelite": None,
         **milliseconds(contestants, repeats),
-        "Lutetia C": compiled_bytes(c_files(integer_model(estimator.model_))),
+        "Lutetia C": compiled_bytes(
+            {key: text for key, text in c_files(integer_model(estimator.model_)).items() if key != READER}
+        ),
         **peers_c(name, model, light),
     }
 
