@@ -33,6 +33,7 @@ from results_sentences import (
     texts_sentence,
     torchlogix_sentence,
     train_cpu_sentence,
+    trees_sentence,
     vision_sentence,
     windows_sentence,
 )
@@ -454,6 +455,7 @@ TABLE_SECTIONS = [
 
 SECTIONS = [
     *TABLE_SECTIONS,
+    TREES,
     *CIRCUIT_SECTIONS,
     *LUT_SECTIONS,
     *ATTENTION_SECTIONS,

@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from interval_trees import interval_trees
 
 from lutetia.models import load
 from lutetia.precompute import c_files, integer_model
@@ -188,3 +189,16 @@ def test_c_reads_dates_as_python_does(order: str, tmp_path: Path) -> None:
     for bad in ("2023-02-29", "soon", "2024-02-29 25:00", "2024-02-29T10:00+24:00", "2024-02-29 10:00x", "13/13/2024"):
         done = run(f"a,b\n{bad},\n")
         assert (done.returncode, done.stderr) == (1, f"line 2, column a: {bad}, expected {EXAMPLES[order]}\n")
+
+
+def test_imported_trees_with_intervals_take_values_as_they_are(tmp_path: Path) -> None:
+    model = integer_model(interval_trees(), weight_bits=16)
+    values = [-1e308, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, np.nextafter(3.0, 4.0), 4.0, 9.0, np.nan]
+    rows = np.array([[one, other] for one in values for other in (-1.0, 0.0, 1.0, np.nan)])
+    rows = rows[~np.isnan(rows).all(1)]  # a line without any value is no row
+    text = "x0,x1\n" + "".join(f"{','.join('' if np.isnan(each) else repr(float(each)) for each in row)}\n" for row in rows)
+    answers = compiled(model, tmp_path)(text).stdout.split()
+    unit = float(model.graph.output_edge.scale[0])
+    wanted = model(model.quantise(torch.from_numpy(rows))).numpy() * unit
+    np.testing.assert_allclose([float(each) for each in answers[-len(rows) :]], wanted, rtol=1e-5)
+    np.testing.assert_allclose(wanted, interval_trees().numbers(torch.from_numpy(rows)), atol=2e-3)

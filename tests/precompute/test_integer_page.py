@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from interval_trees import interval_trees
 from whole import PROMPTS, classifiers, language, languages, numbers
 
 from lutetia.cli import main
@@ -346,3 +347,26 @@ def test_page_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["page", str(tmp_path / "soft"), "--out", str(tmp_path / "b.html")]) == 1
     assert "blocks.0.attention is softmax attention" in capsys.readouterr().err
     assert not (tmp_path / "b.html").exists()
+
+
+def test_a_column_of_several_inputs_has_one_slider(open_page: OpenPage) -> None:
+    """Of imported trees whose paths have intervals: each stop of the slider is what Python makes of a value there."""
+    model = interval_trees()
+    opened = open_page(page(integer_model(model), "trees"))
+    assert opened.page.locator("input[type=range]").count() == 2
+    slider = opened.page.locator("input[type=range]").first
+    told = opened.page.locator("output").first
+    rest = opened.page.evaluate("lutetia.sample()")
+    for place, (value, text) in enumerate(
+        [(np.nan, "missing"), (0.5, "≤ 1"), (1.5, "≤ 2"), (3, "≤ 3"), (3.5, "≤ 4"), (9, "> 4")]
+    ):
+        slider.evaluate(f"(own) => {{ own.value = {place}; own.dispatchEvent(new Event('input')); }}")
+        sample = opened.page.evaluate("lutetia.sample()")
+        codes = model.encoding.codes(np.array([[value, 0.0]]))[:, 0].tolist()
+        own = (model.encoding.source == 0).tolist()
+        assert sample == [code if is_own else other for code, is_own, other in zip(codes, own, rest, strict=True)]
+        assert told.text_content() == text
+    opened.page.locator("#loud p").first.wait_for()
+    slider.evaluate("(own) => { own.value = 2; own.dispatchEvent(new Event('input')); }")
+    opened.page.get_by_text("x0 in (1, 2]").first.wait_for()
+    assert opened.problems == []
