@@ -498,7 +498,7 @@ def trees_sentence(result: Result) -> str:
     rows = rows_of(result, "trees")
     worst, same = max(row["difference"] for row in rows), min(row["same classes"] for row in rows)
     return (
-        f"Sums differ by at most {worst:.1g} of the largest, and {same:.2%} of the classes are the same. Ours are taken as having "
-        "no missing values. Our C is in whole numbers of 8 bits, that of the others in floats. A dash: the peer does not read the "
-        "model."
+        f"Sums differ by at most {worst:.1g} of the largest, and {same:.2%} of the classes are the same. Ours are taken as "
+        "having no missing values. Our C is in whole numbers of 8 bits, that of the others in floats. A dash: the peer does not "
+        "read the model."
     )

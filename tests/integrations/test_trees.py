@@ -317,6 +317,7 @@ def changed(name: str, old: str, new: str) -> bytes:
     [
         (changed("lightgbm_binary.txt", "objective=binary", "objective=multiclassova"), "'multiclassova'.*expected binary"),
         (changed("lightgbm_binary.txt", "end of trees", ""), "cut off"),
+        (changed("lightgbm_binary.txt", "max_feature_idx=2", "max_feature_idx=2000000000"), "max_feature_idx is 2,000,000,000"),
         (changed("lightgbm_binary.txt", "is_linear=0", "is_linear=1"), "linear_tree"),
         (changed("lightgbm_binary.txt", "decision_type=10", "decision_type=9"), "one of some categories"),
         (changed("lightgbm_binary.txt", "num_leaves=6", "num_leaves=99"), "6 numbers in leaf_value, expected 99"),
@@ -363,6 +364,6 @@ def test_objects_of_other_kinds_are_refused() -> None:
         from_trees(model, class_names=["no"])
     with pytest.raises(ArgumentError, match=r"n_anchors is 15, expected \d+ to 14"):
         from_trees(model, n_anchors=15)
-    assert from_trees(model, class_names=["no", "yes"]).predict(x[:3]).tolist() == [
-        ["no", "yes"][int(each)] for each in model.predict(x[:3])
-    ]
+    named = from_trees(model, class_names=["yes", "no"])
+    assert (named.predict(x) == model.predict(x)).all()
+    assert named.explain(x[:1]).classes == ["yes", "no"]

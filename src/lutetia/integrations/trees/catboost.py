@@ -22,7 +22,6 @@ from lutetia.integrations.trees.ensemble import (
     RANKING,
     Ensemble,
     Split,
-    Subset,
     Tree,
     numbers,
     refuse,
@@ -149,7 +148,7 @@ def _symmetric(tree: Any, where: str, features: tuple[list[int], list[bool]], sc
         raise DataError(f"{where} has {depth} tests, expected at most {DEEPEST}")
     values = np.array(floats(tree, outputs << depth, "leaf_values")).reshape(-1, outputs) * scale
     asked = [_test(each, where, features) for each in reversed(splits)]
-    tests: list[Split | Subset | None] = [test for level, test in enumerate(asked) for _ in range(1 << level)]
+    tests: list[Split | None] = [test for level, test in enumerate(asked) for _ in range(1 << level)]
     inner = len(tests)
     left = [2 * node + 1 for node in range(inner)] + [0] * (1 << depth)
     right = [2 * node + 2 for node in range(inner)] + [0] * (1 << depth)
@@ -159,7 +158,7 @@ def _symmetric(tree: Any, where: str, features: tuple[list[int], list[bool]], sc
 
 def _other(tree: Any, where: str, features: tuple[list[int], list[bool]], scale: float, outputs: int) -> Tree:
     """A tree whose nodes hold each other."""
-    tests: list[Split | Subset | None] = []
+    tests: list[Split | None] = []
     left: list[int] = []
     right: list[int] = []
     values: list[list[float]] = []

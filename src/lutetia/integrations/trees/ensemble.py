@@ -30,20 +30,11 @@ class Split(NamedTuple):
     right: tuple[bool, ...]
 
 
-class Subset(NamedTuple):
-    """A test of a column of categories, by their numbers: whether one of `members` goes right, or else left; what is missing, or
-    no category of the model, goes with those that are not members."""
-
-    column: int
-    members: frozenset[int]
-    members_right: bool
-
-
 class Tree(NamedTuple):
     """Nodes by number, the root first: the test of each, None for a leaf; the nodes that follow it; and the value of each leaf,
     [nodes, outputs] or, where the tree adds to one `output`, [nodes, 1]."""
 
-    tests: list[Split | Subset | None]
+    tests: list[Split | None]
     left: list[int]
     right: list[int]
     values: Array
@@ -55,8 +46,8 @@ class Ensemble:
     """Trees whose values are added to `base` [outputs]: a number by its loss, scores of classes (softmax), or of a ranking.
 
     Of two classes there is one output, the logarithm of the odds of the second. `names` of columns and `classes` are those that
-    the library knows, `spans` the ranges of the columns in the training data, `categories` by column what its numbers stand for,
-    and `whole` are the columns in which nothing was missing when the trees were fitted.
+    the library knows, `spans` the ranges of the columns in the training data, and `whole` are the columns in which nothing was
+    missing when the trees were fitted.
     """
 
     library: str
@@ -68,7 +59,6 @@ class Ensemble:
     names: list[str] | None = None
     classes: list[Any] | None = None
     spans: list[tuple[float, float]] | None = None
-    categories: dict[int, list[Any]] = field(default_factory=dict)
     whole: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:

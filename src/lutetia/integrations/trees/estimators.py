@@ -35,9 +35,11 @@ def from_trees(
     """An estimator of tables that predicts what a fitted model of trees predicts.
 
     `model` is an estimator or a booster of LightGBM, XGBoost, CatBoost or scikit-learn (HistGradientBoosting*, GradientBoosting*,
-    RandomForest*, ExtraTrees*, DecisionTree*). `feature_names` and `class_names` replace the names that it knows. A forest of
-    classes averages probabilities: with `probability_of`, a class, it becomes a regression that predicts the probability of that
-    class. A table asks `n_anchors` questions; by default as many as make the fewest rows.
+    RandomForest*, ExtraTrees*, DecisionTree*). `feature_names` and `class_names` replace the names that it knows in explanations,
+    pages and commands; `predict` gives the classes that the model was fitted to. A forest of classes averages probabilities: with
+    `probability_of`, a class, it becomes a regression that predicts the probability of that class. A table asks `n_anchors`
+    questions; by default as many as make the fewest rows. `missing` says in which columns missing values go where the library
+    sends them: "exact", in all; "seen", in those that had some in training, where the library tells; "none", in no column.
     """
     import lutetia.sklearn
 
@@ -53,18 +55,11 @@ def from_trees(
         params |= {"loss": ensemble.loss.name, "quantile": ensemble.loss.quantile}
     state: dict[str, Any] = {"named": feature_names is not None or ensemble.names is not None}
     if ensemble.task == CLASSES:
-        classes = np.asarray(_class_values(ensemble, class_names))
+        classes = np.asarray(range(ensemble.n_classes) if ensemble.classes is None else ensemble.classes)
         state |= {"class_kind": classes.dtype.kind if classes.dtype.kind in "iufbU" else "O", "classes": classes.tolist()}
     estimator = kind(**params)
     estimator._restore(tabular, state)
     return estimator
-
-
-def _class_values(ensemble: Ensemble, names: Sequence[str] | None) -> list[Any]:
-    """What `predict` gives: the classes that the model was fitted to, or their names where these are given."""
-    if names is not None:
-        return [str(name) for name in names]
-    return list(range(ensemble.n_classes)) if ensemble.classes is None else list(ensemble.classes)
 
 
 def ensemble_of(model: Any, probability_of: Any = None) -> Ensemble:

@@ -6,7 +6,6 @@ doubles. Numbers within 1e-35 of zero are read as zero. What is missing goes by 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -19,12 +18,12 @@ from lutetia._shared.losses import Loss
 from lutetia.errors import DataError
 from lutetia.integrations.trees.ensemble import (
     CLASSES,
+    MOST_COLUMNS,
     MOST_OUTPUTS,
     NUMBER,
     RANKING,
     Ensemble,
     Split,
-    Subset,
     Tree,
     as_values,
     numbers,
@@ -48,6 +47,8 @@ def read_lightgbm(text: str) -> Ensemble:
         raise DataError("the model has no line 'end of trees', expected one: it is cut off")
     known = _fields(head, "the head of the model")
     n_columns, per_round = _whole(known, "max_feature_idx") + 1, _whole(known, "num_tree_per_iteration")
+    if not 1 <= n_columns <= MOST_COLUMNS:
+        raise DataError(f"max_feature_idx is {n_columns - 1:,}, expected 0 to {MOST_COLUMNS - 1:,}")
     if not 1 <= per_round <= MOST_OUTPUTS:
         raise DataError(f"num_tree_per_iteration is {per_round}, expected 1 to {MOST_OUTPUTS}")
     if not blocks or len(blocks) % per_round:
@@ -55,14 +56,13 @@ def read_lightgbm(text: str) -> Ensemble:
     task, loss, scale = _objective(known.get("objective", "custom"), per_round)
     if "average_output" in known:
         scale *= per_round / len(blocks)
-    categories = _categories(text, known.get("feature_infos", "").split(), n_columns)
     trees, whole = [], set(range(n_columns)) if "\n[use_missing: 0]" not in text else set()
     for number, block in enumerate(blocks):
         fields = _fields(block.partition("\n")[2], f"tree {number}")
         trees.append(_tree(fields, number, number % per_round, scale, whole))
     return Ensemble(
         "LightGBM", trees, n_columns, np.zeros(per_round), task, loss,
-        names=_names(known, n_columns), spans=_spans(known.get("feature_infos", "").split(), n_columns), categories=categories,
+        names=_names(known, n_columns), spans=_spans(known.get("feature_infos", "").split(), n_columns),
         whole=frozenset(whole),
     )  # fmt: skip
 
@@ -153,10 +153,6 @@ def _spans(infos: list[str], n_columns: int) -> list[tuple[float, float]] | None
     return spans
 
 
-def _categories(text: str, infos: list[str], n_columns: int) -> dict[int, list[Any]]:
-    return {}
-
-
 def _tree(fields: Mapping[str, str], number: int, output: int, scale: float, whole: set[int]) -> Tree:
     """A tree; columns in which it knows missing values are not `whole`."""
     where, n_leaves = f"tree {number}", _whole(fields, "num_leaves")
@@ -172,7 +168,7 @@ def _tree(fields: Mapping[str, str], number: int, output: int, scale: float, who
     # A branch to leaf n is ~n; leaves become the nodes behind those of the tests.
     left, right = ([count + ~each if each < 0 else each for each in own] for own in branches)
     whole -= {column for column, kind in zip(columns, kinds, strict=True) if kind >> 2 & 3 != NONE}
-    tests: list[Split | Subset | None] = [
+    tests: list[Split | None] = [
         _test(kind, column, edge, where) for kind, column, edge in zip(kinds, columns, edges, strict=True)
     ]
     ends = [0] * n_leaves
@@ -199,13 +195,3 @@ def _test(kind: int, column: int, edge: float, where: str) -> Split:
         is_zero = low >= zero[0] and high <= zero[1]
         right.append(missing_right if is_zero else low >= edge)
     return Split(column, cuts, tuple(right))
-
-
-def pandas_categories(text: str) -> list[Any]:
-    """The categories of columns of a frame, which the last lines of the file hold as JSON."""
-    found = re.search(r"^pandas_categorical:(.*)$", text, flags=re.MULTILINE)
-    try:
-        values = json.loads(found[1]) if found else []
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"pandas_categorical is not JSON: {error}") from None
-    return values if isinstance(values, list) else []

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lutetia.errors import ArgumentError
-from lutetia.integrations.trees.ensemble import Ensemble, Split, Subset, Tree
+from lutetia.integrations.trees.ensemble import Ensemble, Split, Tree
 
 Array = np.ndarray[Any, Any]
 MOST_BITS = 14  # of a table: that is how many columns exact Shapley values can tell apart
@@ -24,13 +24,6 @@ LEAST_BITS = 4  # smaller tables save little, and are more of them
 WINDOW = 64  # tables that a leaf may join, the latest
 MORE_BITS = 3  # than the longest path needs, that are tried
 PER_BIT = 4  # what a comparison costs, in rows
-
-
-class Axis(NamedTuple):
-    """What bits compare: a column of numbers with its cuts, or whether a category is one of `members`."""
-
-    column: int
-    members: frozenset[int] | None
 
 
 class Between(NamedTuple):
@@ -64,37 +57,35 @@ class Group(NamedTuple):
 
 
 class Axes:
-    """The axes of an ensemble with the cuts of each, and the number of each bit: that of (axis, t), or of an interval.
+    """The columns that an ensemble compares, its axes, with the cuts of each, and the number of each bit: that of (axis, t), or of
+    an interval.
 
     In `whole` columns nothing is missing, and what is missing there goes with the least values."""
 
     def __init__(self, ensemble: Ensemble, whole: Collection[int] = ()) -> None:
-        found: dict[Axis, set[float]] = {}
+        found: dict[int, set[float]] = {}
         for test in _tests(ensemble):
-            axis = _axis(test)
-            found.setdefault(axis, set()).update(test.cuts if isinstance(test, Split) else ())
-        self.all = sorted(found, key=lambda axis: (axis.column, sorted(axis.members or ())))
-        self.cuts = [sorted(found[axis]) for axis in self.all]
-        self.number = {axis: at for at, axis in enumerate(self.all)}
-        # The codes of an axis: missing, then from one cut to the next; of categories the others, and the members.
-        self.n_codes = [2 if axis.members is not None else len(cuts) + 2 for axis, cuts in zip(self.all, self.cuts, strict=True)]
+            found.setdefault(test.column, set()).update(test.cuts)
+        self.columns = sorted(found)
+        self.cuts = [sorted(found[column]) for column in self.columns]
+        self.number = {column: at for at, column in enumerate(self.columns)}
+        self.n_codes = [len(cuts) + 2 for cuts in self.cuts]  # missing, then from one cut to the next
         self.first = np.cumsum([0, *(count - 1 for count in self.n_codes)]).tolist()  # the number of the first bit of each
         self._place = [{cut: at for at, cut in enumerate(cuts)} for cuts in self.cuts]
-        self._right: dict[Split | Subset, tuple[int, int]] = {}
+        self._right: dict[Split, tuple[int, int]] = {}
         self._whole = frozenset(whole)
         self.between: list[Between] = []  # the bits after those of cuts
         self._between: dict[Between, int] = {}
 
-    def right(self, test: Split | Subset) -> tuple[int, int]:
+    def right(self, test: Split) -> tuple[int, int]:
         """The axis of a test, and the codes that go right."""
         known = self._right.get(test)
         if known is None:
-            axis = self.number[_axis(test)]
-            codes = _subset_codes(test) if isinstance(test, Subset) else self._split_codes(axis, test)
-            known = self._right[test] = axis, codes
+            axis = self.number[test.column]
+            known = self._right[test] = axis, self._codes(axis, test)
         return known
 
-    def _split_codes(self, axis: int, test: Split) -> int:
+    def _codes(self, axis: int, test: Split) -> int:
         ends = [0, 1, *(self._place[axis][cut] + 2 for cut in test.cuts), self.n_codes[axis]]
         codes = 0
         for at, goes in enumerate(test.right):
@@ -147,17 +138,9 @@ def _ends(changes: int) -> tuple[int, int] | None:
     return None
 
 
-def _tests(ensemble: Ensemble) -> Iterator[Split | Subset]:
+def _tests(ensemble: Ensemble) -> Iterator[Split]:
     for tree in ensemble.trees:
         yield from (test for test in tree.tests if test is not None)
-
-
-def _axis(test: Split | Subset) -> Axis:
-    return Axis(test.column, None if isinstance(test, Split) else test.members)
-
-
-def _subset_codes(test: Subset) -> int:
-    return 0b10 if test.members_right else 0b01
 
 
 def leaves_of(tree: Tree, axes: Axes) -> list[Leaf]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lutetia._shared.losses import Loss
 from lutetia.errors import ArgumentError
-from lutetia.integrations.trees.ensemble import CLASSES, NUMBER, Ensemble, Split, Subset, Tree, as_values, numbers, refuse
+from lutetia.integrations.trees.ensemble import CLASSES, NUMBER, Ensemble, Split, Tree, as_values, numbers, refuse
 from lutetia.integrations.trees.single import cut_above
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +85,7 @@ def tree_of(tree: Any, scale: float, output: int, number: int | None = None) -> 
         values = values / np.maximum(tree.value[:, 0].sum(1), math.ulp(0.0))
     missing_left = getattr(tree, "missing_go_to_left", np.ones(len(leaf), bool))
     cuts = {value: cut_above(value) for value in np.unique(tree.threshold[~leaf]).tolist()}
-    tests: list[Split | Subset | None] = [
+    tests: list[Split | None] = [
         None if is_leaf else numbers(column, cuts[edge], not goes_left)
         for is_leaf, column, edge, goes_left in zip(
             leaf.tolist(), tree.feature.tolist(), tree.threshold.tolist(), np.asarray(missing_left).tolist(), strict=True
@@ -138,7 +138,7 @@ def _histograms(model: Any) -> Ensemble:
 
 def _histogram_tree(nodes: Array, output: int) -> Tree:
     leaf = nodes["is_leaf"].astype(bool)
-    tests: list[Split | Subset | None] = [
+    tests: list[Split | None] = [
         None if is_leaf else numbers(int(column), float(edge), not goes_left)
         for is_leaf, column, edge, goes_left in zip(
             leaf, nodes["feature_idx"], nodes["num_threshold"], nodes["missing_go_to_left"], strict=True

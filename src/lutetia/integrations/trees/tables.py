@@ -22,7 +22,6 @@ SHARED = 32  # tables among which the base is divided, as fits of our own divide
 MOST_ENCODED = 1 << 14
 MISSING = ("seen", "exact", "none")
 LEAST = -sys.float_info.max  # a cut below all other numbers
-UNSPLIT = 1  # the code of a value that no cut is below
 
 
 class Imported(NamedTuple):
@@ -93,15 +92,14 @@ def encode(ensemble: Ensemble, axes: Axes, asked: Collection[int]) -> tuple[Enco
     A column of more than 254 cuts becomes several inputs, each with the cuts that follow those of the one before. An interval
     compares two more inputs, of one cut each: the first is above the second where the value lies between the two.
     """
-    inputs: list[tuple[int, Sequence[float], frozenset[int] | None]] = []
+    inputs: list[tuple[int, Sequence[float]]] = []  # of each the column, and its cuts
     codes: dict[int, tuple[int, int]] = {}  # of a bit the encoded input, and the code that it is above
-    unused = set(range(ensemble.n_columns)) - {axis.column for axis in axes.all}
-    for axis, cuts, first in zip(axes.all, axes.cuts, axes.first, strict=False):
+    for column, cuts, first in zip(axes.columns, axes.cuts, axes.first, strict=False):
         start = len(inputs)
-        codes[first] = start, 0 if axis.members is None else UNSPLIT
-        inputs += [(axis.column, cuts[at : at + MOST_CUTS], axis.members) for at in range(0, max(1, len(cuts)), MOST_CUTS)]
+        codes[first] = start, 0
+        inputs += [(column, cuts[at : at + MOST_CUTS]) for at in range(0, max(1, len(cuts)), MOST_CUTS)]
         codes |= {first + 1 + at: (start + at // MOST_CUTS, 1 + at % MOST_CUTS) for at in range(len(cuts))}
-    inputs += [(column, (), None) for column in sorted(unused)]
+    inputs += [(column, ()) for column in sorted(set(range(ensemble.n_columns)) - set(axes.columns))]
     pairs: dict[int, tuple[int, int]] = {}
     single: dict[tuple[int, int], int] = {}  # by axis and code the input of that cut alone
     for bit in sorted(asked):
@@ -110,24 +108,20 @@ def encode(ensemble: Ensemble, axes: Axes, asked: Collection[int]) -> tuple[Enco
                 if (own.axis, code) not in single:
                     single[own.axis, code] = len(inputs)
                     cuts = axes.cuts[own.axis][code - 1 : code] if code else [LEAST]
-                    inputs.append((axes.all[own.axis].column, cuts, None))
+                    inputs.append((axes.columns[own.axis], cuts))
             pairs[bit] = single[own.axis, own.low], single[own.axis, own.high]
     if len(inputs) > MOST_ENCODED:
-        raise ArgumentError(f"the trees ask for {len(inputs):,} lists of cuts and categories, expected at most {MOST_ENCODED:,}")
+        raise ArgumentError(f"the trees ask for {len(inputs):,} lists of cuts, expected at most {MOST_ENCODED:,}")
     places = {bit: (encoded, len(inputs) + code) for bit, (encoded, code) in codes.items()}
-    return _encoding(ensemble, inputs), places | pairs
+    return _encoding(inputs), places | pairs
 
 
-def _encoding(ensemble: Ensemble, inputs: Sequence[tuple[int, Sequence[float], frozenset[int] | None]]) -> Encoding:
-    """An encoding of inputs: of each the column, its cuts, and the categories that are above the others, or None."""
-    n_categories = max((len(ensemble.categories[column]) for column, _, members in inputs if members is not None), default=0)
-    encoding = Encoding(len(inputs), max((len(cuts) for _, cuts, _ in inputs), default=0), n_categories)
-    for number, (column, cuts, members) in enumerate(inputs):
+def _encoding(inputs: Sequence[tuple[int, Sequence[float]]]) -> Encoding:
+    """An encoding of inputs: of each the column and its cuts."""
+    encoding = Encoding(len(inputs), max((len(cuts) for _, cuts in inputs), default=0), 0)
+    for number, (column, cuts) in enumerate(inputs):
         encoding.source[number] = column
         encoding.edges[number, : len(cuts)] = torch.tensor(cuts, dtype=torch.float64)
-        if members is not None:
-            encoding.ranks[number, : len(ensemble.categories[column])] = UNSPLIT
-            encoding.ranks[number, torch.tensor(sorted(members), dtype=torch.int64)] = UNSPLIT + 1
     return encoding
 
 
@@ -182,6 +176,4 @@ def describe(ensemble: Ensemble, names: Sequence[str] | None, classes: Sequence[
         raise ArgumentError("class_names is given, expected None: the model predicts a number")
     if ensemble.spans is not None and all(abs(end) <= sys.float_info.max for span in ensemble.spans for end in span):
         known["input_low"], known["input_high"] = (list(ends) for ends in zip(*ensemble.spans, strict=True))
-    if ensemble.categories:
-        known["categories"] = {str(column): list(values) for column, values in ensemble.categories.items()}
     return known

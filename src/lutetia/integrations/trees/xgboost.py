@@ -22,7 +22,6 @@ from lutetia.integrations.trees.ensemble import (
     RANKING,
     Ensemble,
     Split,
-    Subset,
     Tree,
     as_values,
     numbers,
@@ -145,7 +144,7 @@ def _tree(tree: Any, number: int, output: int, factor: float) -> Tree:
     right, columns, default = (wholes(tree, count, key) for key in ("right_children", "split_indices", "default_left"))
     conditions = floats(tree, count, "split_conditions")
     kinds = wholes(tree, count, "split_type") if "split_type" in tree else [0] * count
-    tests: list[Split | Subset | None] = []
+    tests: list[Split | None] = []
     values = np.zeros(count)
     for node in range(count):
         if left[node] == -1:
