@@ -57,8 +57,8 @@ class Group(NamedTuple):
 
 
 class Axes:
-    """The columns that an ensemble compares, its axes, with the cuts of each, and the number of each bit: that of (axis, t), or of
-    an interval.
+    """The columns that an ensemble compares, its axes, with the cuts of each, and the number of each bit: that of (axis, t), or
+    of an interval.
 
     In `whole` columns nothing is missing, and what is missing there goes with the least values."""
 
