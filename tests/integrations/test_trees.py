@@ -62,6 +62,12 @@ def test_columns_that_missed_nothing_are_known_where_the_library_says_so() -> No
     assert read_ensemble(FILES / "xgboost_binary.json").whole == set()
 
 
+def test_the_level_of_a_quantile_is_known() -> None:
+    data = changed("lightgbm_whole.txt", "objective=regression", "objective=quantile")
+    assert parse(data).loss == Loss("quantile", 0.9)
+    assert parse(data + b"\nparameters:\n[alpha: 0.25]\n").loss == Loss("quantile", 0.25)
+
+
 def test_a_folder_keeps_what_was_imported(tmp_path: Path) -> None:
     made = read_trees(FILES / "lightgbm_classes.txt", ["a", "b", "c"], ["low", "middle", "high"])
     save(made.model, tmp_path / "model")

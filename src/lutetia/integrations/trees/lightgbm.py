@@ -37,6 +37,8 @@ IDENTITY = {"regression_l2": "squared_error", "regression": "squared_error", "hu
 IDENTITY |= {"regression_l1": "absolute_error", "mape": "absolute_error", "none": "squared_error", "custom": "squared_error"}
 LOGS = ("poisson", "gamma", "tweedie")
 RANKERS = ("lambdarank", "rank_xendcg")
+LEVEL = re.compile(r"^\[alpha: (0?\.\d{1,17})\]$", re.MULTILINE)  # of a quantile
+DEFAULT_LEVEL = 0.9  # as in LightGBM
 SPAN = re.compile(r"\[(\S+):(\S+)\]")
 
 
@@ -53,7 +55,8 @@ def read_lightgbm(text: str) -> Ensemble:
         raise DataError(f"num_tree_per_iteration is {per_round}, expected 1 to {MOST_OUTPUTS}")
     if not blocks or len(blocks) % per_round:
         raise DataError(f"the model has {len(blocks)} trees, expected a multiple of {per_round}")
-    task, loss, scale = _objective(known.get("objective", "custom"), per_round)
+    level = LEVEL.search(text)
+    task, loss, scale = _objective(known.get("objective", "custom"), per_round, float(level[1]) if level else DEFAULT_LEVEL)
     if "average_output" in known:
         scale *= per_round / len(blocks)
     trees, whole = [], set(range(n_columns)) if "\n[use_missing: 0]" not in text else set()
@@ -98,8 +101,8 @@ def _list(fields: Mapping[str, str], key: str, kind: type, count: int, where: st
         raise DataError(f"{where} has no numbers in {key}: {error}") from None
 
 
-def _objective(text: str, per_round: int) -> tuple[str, Loss, float]:
-    """The task, the loss of a number, and what leaves are multiplied by."""
+def _objective(text: str, per_round: int, level: float) -> tuple[str, Loss, float]:
+    """The task, the loss of a number, where it is a quantile of this `level`, and what leaves are multiplied by."""
     name, *options = text.split() or ["custom"]
     given = dict(each.partition(":")[::2] for each in options)
     if "sqrt" in given:
@@ -118,7 +121,7 @@ def _objective(text: str, per_round: int) -> tuple[str, Loss, float]:
         if name in RANKERS:
             return RANKING, Loss(RANKING_LOSS), 1.0
         if name == "quantile":
-            return NUMBER, Loss("quantile", 0.5), 1.0
+            return NUMBER, Loss("quantile", level), 1.0
         if name in IDENTITY:
             return NUMBER, Loss(IDENTITY[name]), 1.0
         if name in LOGS:

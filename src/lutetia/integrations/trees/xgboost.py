@@ -55,7 +55,7 @@ def read_xgboost(document: Any) -> Ensemble:
         raise DataError(f"num_class is {groups:,}, expected at most {MOST_OUTPUTS:,}")
     task, loss, base = _objective(learner, groups)
     trees = items(model, "trees")
-    if groups > max(1, len(trees)):
+    if groups > len(trees):
         raise DataError(f"num_class is {groups:,}, and there are {len(trees):,} trees, expected one at least for each class")
     info = wholes(model, len(trees), "tree_info")
     factors = floats(booster, len(trees), "weight_drop") if name == "dart" else [1.0] * len(trees)
