@@ -17,7 +17,7 @@ from lutetia._shared.loops import U, entry, kernel
 from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
 from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked, way_of
-from lutetia.training.goal_loops import BLOCK, add_rows, cells_of, read_cells
+from lutetia.training.goal_loops import BLOCK, add_rows, cells_of, read_cells, shared_answers
 from lutetia.training.goals import Goal, Step, useful_threads
 from lutetia.training.monotone import directions, make_monotone
 
@@ -188,9 +188,10 @@ def refit(
 def ignore_constant_answers(cells: Array, rows: Array) -> None:
     """Copy the rows [R, K] of a table that the addresses cells uint16 [n] have to those that differ in answers which all samples
     share, such as that nothing is missing. Such an answer has decided nothing, and no reason should name it."""
-    set_in_all, set_in_one = (int(each.reduce(cells)) for each in (np.bitwise_and, np.bitwise_or))
+    set_in_all, set_in_one = shared_answers(cells)
     varying = set_in_all ^ set_in_one
-    rows[:] = rows[np.arange(len(rows)) & varying | set_in_all]
+    if varying != len(rows) - 1:
+        rows[:] = rows[np.arange(len(rows)) & varying | set_in_all]
 
 
 def _direction(n_outputs: int, random: np.random.Generator) -> Array:

@@ -7,14 +7,27 @@ the exact answer, the quantile of the residuals of a row's samples, or the logar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from lutetia._shared.compiled import jit
 from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
-from lutetia.training.goal_loops import CHUNK, class_losses, class_residuals, class_sums, number_sums
+from lutetia.training.goal_loops import (
+    CHUNK,
+    class_losses,
+    class_residuals,
+    class_sums,
+    count_losses,
+    count_residuals,
+    number_losses,
+    number_residuals,
+    number_sums,
+    parts_of,
+    quantile_residuals,
+)
+from lutetia.training.quantile_loops import quantile_rows
 
 Array = np.ndarray[Any, Any]
 Residuals = tuple[Array, Array | None]  # of the scores, and the curvature of the loss where it is not the weight
@@ -126,7 +139,18 @@ class Numbers:
 
     def residuals(self, scores: Array) -> Residuals:
         """The residuals, float64 [n, 1]; the curvature is the weight."""
-        return (self.y - scores[:, 0])[:, None] * self.weight[:, None], None
+        missing = np.empty((len(scores), 1))
+        self._over(len(scores), number_residuals, self.y, scores, self.weight, missing)
+        return missing, None
+
+    def _over(self, n: int, loop: Any, *arguments: Any) -> None:
+        spread(useful_threads(n, self.threads), n, loop, *arguments)
+
+    def _parts(self, curvature: Array | None, whole: float) -> Array:
+        assert curvature is not None
+        parts = np.empty(len(curvature), np.float32)
+        self._over(len(curvature), parts_of, curvature, whole, parts)
+        return parts
 
     def sums(self, cells: Array, residuals: Residuals, n_rows: int) -> Array:
         """Σ residuals and Σ curvature, or weight, of the samples of each row, float64 [2, n_rows, 1]."""
@@ -145,7 +169,23 @@ class Numbers:
 
     def loss(self, scores: Array) -> float:
         """The mean loss."""
-        return self.kind.mean(self.kind.numbers(scores[:, 0]), self.y, self.weight)
+        return self._sum(number_losses, scores, self._slopes) / self._held
+
+    @property
+    def _slopes(self) -> tuple[float, float, float]:
+        """Of the loss of an error: what it is multiplied by where it is above 0, below 0, and what its square is."""
+        return 0.0, 0.0, 1.0
+
+    @cached_property
+    def _held(self) -> float:
+        """The sum of the weights."""
+        return float(self.weight.sum(dtype=np.float64))
+
+    def _sum(self, loop: Any, scores: Array, *more: Any) -> float:
+        """Σ of the losses of all samples."""
+        losses = np.zeros(-(-len(scores) // CHUNK))
+        spread(useful_threads(len(scores), self.threads), len(losses), loop, (self.y, self.weight), scores, *more, losses)
+        return float(losses.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,20 +195,25 @@ class Quantiles(Numbers):
     def start(self) -> Array:
         """The quantile of all numbers, float64 [1]."""
         rows = np.zeros((1, 1))
-        _quantile_rows(np.zeros(len(self.y), np.uint16), self.y, self.weight, self.kind.level, 1.0, 0.0, rows)
+        quantile_rows(np.zeros(len(self.y), np.uint16), self.y, self.weight, (self.kind.level, 1.0, 0.0), rows)
         return rows[0]
 
     def residuals(self, scores: Array) -> Residuals:
         """Which way each score is off, float64 [n, 1]: the slope of the loss."""
-        off = self.y - scores[:, 0]
-        slope = np.where(off > 0, self.kind.level, np.where(off < 0, self.kind.level - 1, 0.0))
-        return (slope * self.weight)[:, None], None
+        missing = np.empty((len(scores), 1))
+        self._over(len(scores), quantile_residuals, self.y, scores, self.weight, self.kind.level, missing)
+        return missing, None
+
+    @property
+    def _slopes(self) -> tuple[float, float, float]:
+        level = self.kind.level
+        return (level, level - 1, 0.0) if self.kind.name == "quantile" else (1.0, -1.0, 0.0)
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
         """The rows [R, 1] of a table: the quantile of how far their samples are off."""
         level = self.kind.level
         smoothing = step.smoothing / (level * (1 - level))  # the fewer samples decide a quantile, the less certain it is
-        _quantile_rows(cells, self.y - scores[:, 0], self.weight, level, step.rate, smoothing, rows)
+        quantile_rows(cells, self.y - scores[:, 0], self.weight, (level, step.rate, smoothing), rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,27 +222,39 @@ class Counts(Numbers):
 
     def start(self) -> Array:
         """The logarithm of the mean, float64 [1]."""
-        return np.log([self._mean()])
+        return np.log([self._mean])
 
+    @cached_property
     def _mean(self) -> float:
         """The mean count; more than 0 also where no sample of the fit has a count."""
         return max(float(super().start()[0]), LEAST_MEAN)
 
+    @cached_property
+    def _least(self) -> float:
+        """The half of the loss of scores that are exactly right, less Σ (mean - count · score): Σ of count · log(count) - count."""
+        counted = self.y > 0
+        own = self.y[counted]
+        return float((self.weight[counted] * (own * np.log(own) - own)).sum())
+
     def residuals(self, scores: Array) -> Residuals:
         """The residuals of the counts, and the means as the curvature: float64 [n, 1] each."""
-        mean = np.exp(scores)
-        return (self.y[:, None] - mean) * self.weight[:, None], mean * self.weight[:, None]
+        missing, curvature = np.empty((2, len(scores), 1))
+        self._over(len(scores), count_residuals, self.y, scores, self.weight, missing, curvature)
+        return missing, curvature
 
     def held(self, residuals: Residuals) -> Array:
         """The curvature, as a multiple of that of the mean: a sample with a large mean tells more."""
-        assert residuals[1] is not None
-        return (residuals[1][:, 0] / self._mean()).astype(np.float32)
+        return self._parts(residuals[1], self._mean)
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
         """The rows [R, 1] of a table: log(Σ y / Σ mean) of their samples, with some more that have the mean of all."""
         missing, held = self.sums(cells, residuals, len(rows))
-        more = MORE_COUNTS * max(step.smoothing, LEAST_SMOOTHING) * self._mean()
+        more = MORE_COUNTS * max(step.smoothing, LEAST_SMOOTHING) * self._mean
         rows[:] = step.rate * np.log((np.maximum(held + missing, 0.0) + more) / (held + more))
+
+    def loss(self, scores: Array) -> float:
+        """The mean deviance."""
+        return 2 * (self._sum(count_losses, scores) + self._least) / self._held
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +266,7 @@ class Curved(Numbers):
     def held(self, residuals: Residuals) -> Array:
         """The curvature, as a multiple of the mean."""
         assert residuals[1] is not None
-        return (residuals[1][:, 0] / self._mean_curvature(residuals[1])).astype(np.float32)
+        return self._parts(residuals[1], self._mean_curvature(residuals[1]))
 
     def fill(self, cells: Array, scores: Array, residuals: Residuals, step: Step, rows: Array) -> None:
         """The rows [R, 1] of a table by Newton's step, with some more samples that have the mean curvature and no slope."""
@@ -230,65 +287,3 @@ def number_goal(y: Array, weight: Array, kind: Loss, threads: int = 1) -> Number
     """The goal of a loss, for numbers y float64 [n] with weights float32 [n]."""
     return GOALS[kind.name](y, weight, kind, threads=threads)
 
-
-# ---- loops -----------------------------------------------------------------------------------------------------------
-
-
-@jit(nogil=True)
-def _quantile_rows(cells, off, weight, level, rate, smoothing, rows):  # type: ignore[no-untyped-def]
-    """The rows [R, 1] of a table: the quantile of `off` [n] over the samples of each, which count by their weights."""
-    starts = np.zeros(len(rows) + 1, np.int64)
-    for sample in range(len(cells)):
-        starts[cells[sample] + 1] += weight[sample] > 0
-    for cell in range(len(rows)):
-        starts[cell + 1] += starts[cell]
-    values, held, place = np.empty(starts[-1]), np.empty(starts[-1]), starts.copy()
-    for sample in range(len(cells)):
-        if weight[sample] > 0:
-            cell = cells[sample]
-            values[place[cell]], held[place[cell]] = off[sample], weight[sample]
-            place[cell] += 1
-    for cell in range(len(rows)):
-        one = slice(starts[cell], starts[cell + 1])
-        total = held[one].sum()
-        rows[cell, 0] = (
-            rate * total / (total + smoothing) * _quantile(values[one], held[one], level * total) if total > 0 else 0.0
-        )
-
-
-@jit(inner=True, nogil=True)
-def _quantile(values, held, wanted):  # type: ignore[no-untyped-def]
-    """The value up to which values hold `wanted` of their weights; the middle of two where it ends between them.
-
-    Values left and right of the place are set aside, by one of them in the middle, until it is found; both arrays are reordered.
-    """
-    first, last = 0, len(values)
-    equal = 1e-9 * max(wanted, 1e-300)
-    before, low = 0.0, -np.inf  # the weight of the values set aside on the left, and the greatest of them
-    high = np.inf
-    while True:
-        pivot = values[first + (last - first) // 2]
-        left, right, place, lighter, own = first, last, first, 0.0, 0.0
-        below, above = low, high
-        while place < right:
-            value, weight = values[place], held[place]
-            if value < pivot:
-                lighter, below = lighter + weight, max(below, value)
-                values[place], held[place], values[left], held[left] = values[left], held[left], value, weight
-                left, place = left + 1, place + 1
-            elif value > pivot:
-                right, above = right - 1, min(above, value)
-                values[place], held[place], values[right], held[right] = values[right], held[right], value, weight
-            else:
-                own += weight
-                place += 1
-        if abs(before + lighter - wanted) <= equal and below > -np.inf:
-            return (below + pivot) / 2
-        if before + lighter > wanted:
-            last, high = left, pivot
-        elif abs(before + lighter + own - wanted) <= equal and above < np.inf:
-            return (pivot + above) / 2
-        elif before + lighter + own >= wanted or right == last:
-            return pivot
-        else:
-            before, low, first = before + lighter + own, pivot, right
