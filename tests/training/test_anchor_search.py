@@ -83,7 +83,7 @@ def test_words_hold_eight_codes_each() -> None:
 
 @pytest.mark.parametrize(
     ("held", "unit", "whole"),
-    [([2.5, 2.5, 2.5], 2.5, [1, 1, 1]), ([3.0, 0.0, 7.0], 1.0, [3, 0, 7]), ([0.0, 0.5, 0.25], 0.5 / 32767, [0, 32767, 16384])],
+    [([2.5, 2.5, 2.5], 2.5, [1, 1, 1]), ([3.0, 0.0, 7.0], 1.0, [3, 0, 7]), ([0.0, 0.5, 0.25], 0.5 / 4095, [0, 4095, 2048])],
 )
 def test_weights_become_whole_numbers(held: list[float], unit: float, whole: list[int]) -> None:
     sample, rows = room_of(3, 1), np.array([2, 0, 1], np.uint32)
@@ -92,7 +92,7 @@ def test_weights_become_whole_numbers(held: list[float], unit: float, whole: lis
     assert found == pytest.approx(unit)
     assert (sample.entries >> np.uint64(32)).tolist() == [2, 0, 1]
     assert sample.entries.astype(np.uint16).tolist() == [whole[2], whole[0], whole[1]]
-    assert (sample.entries >> np.uint64(16)).astype(np.uint16).view(np.int16).tolist() == [0, -32767, 16384]
+    assert (sample.entries >> np.uint64(16)).astype(np.uint16).view(np.int16).tolist() == [0, -4095, 2048]
 
 
 def test_targets_without_a_size_choose_the_first_candidate() -> None:

@@ -6,12 +6,13 @@ leaves the least variance within the cells of what the tables are fitted to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from lutetia.training.anchor_loops import pack, room_of, room_of_cells, search, words_of
+from lutetia.training.anchor_loops import AT_ONCE, pack, room_of, room_of_cells, search, walk, words_of
 from lutetia.training.monotone import contradict, directions
 
 Array = np.ndarray[Any, Any]
@@ -26,7 +27,7 @@ class AnchorSearch:
 
     def __init__(self, codes: Array, n_anchors: int, draw: Draw, way: Callable[[Array], Array] | None = None) -> None:
         self.words, self.n_inputs = words_of(codes), len(codes)
-        self.cells, self.n_anchors = room_of_cells(n_anchors), n_anchors
+        self.cells, self.n_anchors = room_of_cells(n_anchors, 0), n_anchors
         self.sample = room_of(0, len(self.words))
         self.asked = self._asked(draw, way)
 
@@ -45,10 +46,28 @@ class AnchorSearch:
             self.sample = room_of(len(rows), len(self.words))
         unit = pack(missing, direction, held, rows, self.sample)
         candidates, ways = next(self.asked)
+        if self.cells.own.shape[1] < candidates.shape[1] + 2 * AT_ONCE:
+            self.cells = room_of_cells(self.n_anchors, candidates.shape[1])
         anchors = np.empty((self.n_anchors, 2), np.int64)
         asked = candidates, ways, np.empty(candidates.shape[1]), anchors
         search(self.words, self.n_inputs, self.sample, self.cells, asked, unit)
         return anchors
+
+
+def row_drawer(random: np.random.Generator, n: int, count: int) -> Callable[[], Array]:
+    """Draws `count` of n rows, or gives all where there are no more, uint32: every so many-th from a row on, round and round, which
+    takes a tenth of the time of numpy's draw. The step is prime to n, so no row comes twice."""
+    rows = np.arange(min(n, count), dtype=np.uint32)
+
+    def draw() -> Array:
+        if n > count:
+            first, step = (int(each) for each in random.integers(1, n, 2))
+            while math.gcd(step, n) > 1:
+                step += 1
+            walk(rows, first, step, n)
+        return rows
+
+    return draw
 
 
 def drawer(

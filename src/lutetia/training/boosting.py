@@ -16,7 +16,7 @@ import numpy as np
 from lutetia._shared.loops import U, entry, kernel
 from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
-from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked, way_of
+from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked, row_drawer, way_of
 from lutetia.training.goal_loops import BLOCK, add_rows, cells_of, read_cells, shared_answers
 from lutetia.training.goals import Goal, Step, useful_threads
 from lutetia.training.monotone import directions, make_monotone
@@ -126,13 +126,12 @@ def boost(
     if signs is not None:
         draw = constrained(draw, random, tops, signs, missing_asked(codes, signs))
     chooser = AnchorSearch(codes, settings.n_anchors, draw, None if signs is None else way_of(signs, k))
-    every, cells, threads = np.arange(n, dtype=np.uint32), np.empty(n, np.uint16), useful_threads(n, settings.threads)
+    rows, cells, threads = row_drawer(random, n, settings.rows), np.empty(n, np.uint16), useful_threads(n, settings.threads)
     losses: dict[str, list[float]] = {"train": [], "valid": []}
     best, waited, count = (np.inf, settings.n_tables), 0, settings.n_tables
     for table in range(settings.n_tables):
         residuals = goal.residuals(scores)
-        rows = random.choice(every, settings.rows, replace=False, shuffle=False) if n > settings.rows else every
-        anchors[table] = chooser.choose(rows, residuals[0], _direction(k, random), goal.held(residuals))
+        anchors[table] = chooser.choose(rows(), residuals[0], _direction(k, random), goal.held(residuals))
         one = slice(table, table + 1)
         spread(threads, n, read_cells, codes, anchors[table], cells)
         goal.fill(cells, scores, residuals, settings.step, weight[table])
