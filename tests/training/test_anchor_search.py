@@ -10,7 +10,7 @@ import pytest
 from lutetia._shared.elementary import exp_double
 from lutetia._shared.loops import entry
 from lutetia.training.anchor_loops import pack, room_of, words_of
-from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked
+from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked, row_drawer
 from lutetia.training.boosting import Boosting, boost
 from lutetia.training.goal_loops import CHUNK
 from lutetia.training.goals import Classes, Numbers
@@ -129,6 +129,17 @@ def test_constrained_candidates_ask_what_signs_allow() -> None:
     assert not any({left, right} == {0, 1} for left, right in drawn.tolist())
     is_missing = drawn[:, 1] == 3
     assert 0.1 < is_missing[drawn[:, 0] == 0].mean() < 0.2 < (drawn[:, 1] < 3).mean()
+
+
+@pytest.mark.parametrize(("n", "count"), [(1, 5), (12, 7), (97, 96), (360, 100)])
+def test_no_row_is_drawn_twice_and_each_as_often(n: int, count: int) -> None:
+    draw, times = row_drawer(np.random.default_rng(0), n, count), np.zeros(n)
+    for _ in range(2000):
+        rows = draw()
+        assert len(rows) == min(n, count)
+        assert len(np.unique(rows)) == len(rows)
+        times[rows] += 1 / len(rows)
+    np.testing.assert_allclose(times * n / 2000, 1, atol=0.15)
 
 
 @pytest.mark.parametrize("n_classes", [1, 2, 3])

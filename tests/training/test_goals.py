@@ -11,6 +11,7 @@ from lutetia._shared.losses import LOSSES, Loss
 from lutetia.errors import ArgumentError
 from lutetia.training.boosting import Boosting, boost, refit, score
 from lutetia.training.goals import Numbers, Step, number_goal
+from lutetia.training.quantile_loops import quantile_rows
 from sklearn import metrics
 
 QUANTILES = (0.1, 0.5, 0.83)
@@ -82,6 +83,23 @@ def test_rows_are_weighted_quantiles(level: float, n: int) -> None:
             continue
         found = number_goal(y, weight, Loss("quantile", level)).start()[0]
         assert found == pytest.approx(np.quantile(np.repeat(y, weight.astype(int)), level, method="averaged_inverted_cdf"))
+
+
+@pytest.mark.parametrize("n", [3, 700, 5000])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "few values", "far from 0"])
+def test_each_row_is_the_quantile_of_its_own_samples(n: int, kind: str) -> None:
+    """Few samples per row are compared as they are, many are counted by size before; some have no weight."""
+    random = np.random.default_rng(n)
+    off = {"normal": random.normal(size=n), "heavy": random.standard_cauchy(n) ** 3,
+           "few values": random.integers(-2, 3, n) / 4, "far from 0": random.normal(size=n) + 1e6}[kind]  # fmt: skip
+    cells, weight = random.integers(0, 8, n).astype(np.uint16), random.integers(0, 3, n).astype(np.float32)
+    for level in QUANTILES:
+        rows = np.full((8, 1), np.nan)
+        quantile_rows(cells, off, weight, (level, 0.5, 2.0), rows)
+        for row in range(8):
+            own = np.repeat(off[cells == row], weight[cells == row].astype(int))
+            found = np.quantile(own, level, method="averaged_inverted_cdf") if len(own) else 0.0
+            assert rows[row, 0] == pytest.approx(0.5 * len(own) / (len(own) + 2) * found, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.training.anchor_loops import AT_ONCE, pack, room_of, room_of_cells, search, walk, words_of
+from lutetia.training.anchor_loops import room_of, room_of_cells, search, walk, words_of
+from lutetia.training.anchor_vectors import AT_ONCE
 from lutetia.training.monotone import contradict, directions
 
 Array = np.ndarray[Any, Any]
@@ -44,24 +45,26 @@ class AnchorSearch:
         fitted to, and held float32 [n] how much they count."""
         if len(self.sample.entries) != len(rows):
             self.sample = room_of(len(rows), len(self.words))
-        unit = pack(missing, direction, held, rows, self.sample)
         candidates, ways = next(self.asked)
         if self.cells.own.shape[1] < candidates.shape[1] + 2 * AT_ONCE:
             self.cells = room_of_cells(self.n_anchors, candidates.shape[1])
         anchors = np.empty((self.n_anchors, 2), np.int64)
         asked = candidates, ways, np.empty(candidates.shape[1]), anchors
-        search(self.words, self.n_inputs, self.sample, self.cells, asked, unit)
+        search(self.words, self.n_inputs, self.sample, self.cells, asked, (missing, direction, held, rows))
         return anchors
 
 
 def row_drawer(random: np.random.Generator, n: int, count: int) -> Callable[[], Array]:
-    """Draws `count` of n rows, or gives all where there are no more, uint32: every so many-th from a row on, round and round, which
-    takes a tenth of the time of numpy's draw. The step is prime to n, so no row comes twice."""
+    """Draws `count` of n rows, or gives all where there are no more, uint32: a row and those that follow in steps, round and
+    round, which takes a tenth of the time of numpy's draw. The step is prime to n, so no row comes twice."""
     rows = np.arange(min(n, count), dtype=np.uint32)
+    drawn: list[list[int]] = []
 
     def draw() -> Array:
         if n > count:
-            first, step = (int(each) for each in random.integers(1, n, 2))
+            if not drawn:
+                drawn.extend(random.integers(1, n, (AHEAD, 2)).tolist())
+            first, step = drawn.pop()
             while math.gcd(step, n) > 1:
                 step += 1
             walk(rows, first, step, n)

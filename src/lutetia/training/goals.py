@@ -57,7 +57,7 @@ def sums_of(loop: Any, samples: tuple[Array, Array, Array], n_rows: int, threads
     n, n_outputs = samples[1].shape
     parts = np.zeros((-(-n // CHUNK), 2, n_rows, n_outputs))
     spread(useful_threads(n, threads), len(parts), loop, *samples, parts)
-    return parts.sum(0)
+    return parts.sum(0) if len(parts) > 1 else parts[0]
 
 
 class Goal(Protocol):
@@ -231,7 +231,7 @@ class Counts(Numbers):
 
     @cached_property
     def _least(self) -> float:
-        """The half of the loss of scores that are exactly right, less Σ (mean - count · score): Σ of count · log(count) - count."""
+        """What is added to Σ (mean - count · score) for half the deviance: Σ (count · log count - count), times the weights."""
         counted = self.y > 0
         own = self.y[counted]
         return float((self.weight[counted] * (own * np.log(own) - own)).sum())
@@ -286,4 +286,3 @@ GOALS = {"squared_error": Numbers, "absolute_error": Quantiles, "quantile": Quan
 def number_goal(y: Array, weight: Array, kind: Loss, threads: int = 1) -> Numbers:
     """The goal of a loss, for numbers y float64 [n] with weights float32 [n]."""
     return GOALS[kind.name](y, weight, kind, threads=threads)
-

@@ -1,6 +1,6 @@
 """The compiled search for the quantiles of the samples of each row of a table: exact, in two passes over all samples.
 
-Samples are counted by row and by size, in bins that are finer near 0, where the quantiles of what tables leave are. Only samples in
+Samples are counted by row and by size, in bins that are finer near 0, where the quantiles of what tables leave are. Only those in
 the bin of their row's quantile are then compared with each other, a few in a hundred.
 """
 
@@ -72,8 +72,8 @@ def _sum_of_sizes(off):
 
 @jit
 def _narrow(cells, bins, weight, level, narrowed):
-    """The first and the last bin in which the quantile of a row may be, ends uint8 [R, 2], the weight before these, and that of all
-    samples of the row, [R] each."""
+    """The bins in which the quantile of a row may be, as the first and how many follow, ends uint8 [R, 2]; the weight before,
+    and that of all samples of the row, [R] each."""
     ends, before, total = narrowed
     held = np.zeros(len(total) * BINS)
     for sample in range(len(cells)):
@@ -93,28 +93,29 @@ def _narrow(cells, bins, weight, level, narrowed):
         while last < BINS - 1 and through <= wanted + equal:
             last += 1
             through += own[last]
-        ends[row, 0], ends[row, 1] = first, last
+        ends[row, 0], ends[row, 1] = first, last - first
 
 
 @jit
 def _sort(cells, bins, weight, ends, kept):
-    """The samples of a weight in the bins between the ends of their rows, uint32 [<= n], in the order of their rows; returns where
-    those of each row begin, int64 [R + 1]."""
+    """The samples of a weight in the bins of their rows, uint32 [<= n], in the order of the rows; returns where those of each row
+    begin, int64 [R + 1]."""
     found, place = np.empty(len(cells) + 1, np.uint32), U(0)
     starts = np.zeros(len(ends) + 1, np.int64)
     for sample in range(U(len(cells))):  # without a branch, which would be guessed wrong
-        cell, own = U(cells[sample]), bins[sample]
+        cell = U(cells[sample])
         found[place] = sample
-        place += U((own >= ends[cell, U(0)]) & (own <= ends[cell, U(1)]) & (weight[sample] > 0))
+        place += U(np.uint8(bins[sample] - ends[cell, U(0)]) <= ends[cell, U(1)])
     for at in range(place):
-        starts[U(cells[U(found[at])]) + U(1)] += 1
+        starts[U(cells[U(found[at])]) + U(1)] += weight[U(found[at])] > 0
     for row in range(len(ends)):
         starts[row + 1] += starts[row]
     following = starts.copy()
     for at in range(place):
         cell = U(cells[U(found[at])])
-        kept[following[cell]] = found[at]
-        following[cell] += 1
+        if weight[U(found[at])] > 0:
+            kept[following[cell]] = found[at]
+            following[cell] += 1
     return starts
 
 
