@@ -111,8 +111,8 @@ def _totals(builder: Any, vectors: list[Any]) -> Any:
         return builder.add(*(some(values, values, list(half)) for half in (range(size // 2), range(size // 2, size))))
 
     four = [halved(halved(values)) for values in vectors]
-    two = [builder.add(*(some(*four[k : k + 2], [at, at + 4, at + 2, at + 6]) for at in (0, 1))) for k in (0, 2)]
-    return builder.add(*(some(*two, [at, at + 1, at + 4, at + 5]) for at in (0, 2)))
+    two = [builder.add(*(some(four[k], four[k + 1], [at, at + 4, at + 2, at + 6]) for at in (0, 1))) for k in (0, 2)]
+    return builder.add(*(some(two[0], two[1], [at, at + 1, at + 4, at + 5]) for at in (0, 2)))
 
 
 @extending.intrinsic
