@@ -41,7 +41,7 @@ def test_each_anchor_is_the_best_of_its_candidates(n_inputs: int, n: int, m: int
     drawn = np.stack([random.integers(0, n_inputs, (6, 20)), random.integers(0, n_inputs + 255, (6, 20))], 2)
     drawn[:, 7] = drawn[:, 3]  # again
     ways = random.integers(-1, 2, (6, 20)).astype(np.int8) if is_bound else np.zeros((6, 20), np.int8)
-    missing = random.integers(-9, 10, (n, 3)).astype(np.float64)  # with 16 bits these are exact but for one part in thousands
+    missing = random.integers(-9, 10, (n, 3)).astype(np.float64)  # with 13 bits these are exact but for one part in thousands
     direction = np.array([1.0, -2.0, 0.5])
     held = random.integers(0, 5, n).astype(np.float32) if is_weighted else np.full(n, 1.5, np.float32)
     rows = random.permutation(n)[:m].astype(np.uint32)
@@ -71,6 +71,19 @@ def test_smoothing_is_not_lost_beside_weights_of_any_size() -> None:
         rows = np.random.default_rng(seed).permutation(n)[: 200 + seed].astype(np.uint32)
         chosen = AnchorSearch(codes, 1, lambda k: drawn[:k]).choose(rows, missing, np.ones(1), held)
         assert chosen.tolist() == [[0, 6]]  # what parts those without a weight from the others
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_sums_of_many_large_targets_do_not_overflow(is_weighted: bool) -> None:
+    """Sums have 16 bits for a while: of targets that are all near the largest, and of weights."""
+    random, n = np.random.default_rng(0), 3000
+    codes = random.integers(0, 256, (2, n)).astype(np.uint8)
+    held = random.choice([4094.0, 4095.0], n).astype(np.float32) if is_weighted else np.ones(n, np.float32)
+    for limit in range(20, 240, 20):
+        missing = held * np.where(codes[0] > limit, 1.0, 0.9)
+        drawn = np.array([[[1, 2 + limit], [0, 2 + limit], [0, 2 + limit // 2]]] * 100)
+        chosen = AnchorSearch(codes, 1, lambda k, drawn=drawn: drawn[:k])
+        assert chosen.choose(np.arange(n, dtype=np.uint32), missing[:, None], np.ones(1), held).tolist() == [[0, 2 + limit]]
 
 
 def test_words_hold_eight_codes_each() -> None:

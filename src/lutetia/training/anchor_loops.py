@@ -1,7 +1,7 @@
 """The compiled search for the anchors of one table, over codes of 8 bits.
 
-Samples lie in the order of their cells. 32 of them are compared at once, and what they are fitted to has 16 bits, so that a
-candidate costs 0.04 ns per sample, and sums are exact in any order. Eight inputs of a sample are one word: bringing samples into
+Samples lie in the order of their cells. 32 of them are compared at once, and what they are fitted to has 13 bits, so that a
+candidate costs 0.01 ns per sample, and sums are exact in any order. Eight inputs of a sample are one word: bringing samples into
 the order of their cells is to fetch words, and to transpose them eight by eight.
 """
 
@@ -27,8 +27,8 @@ Array = np.ndarray[Any, Any]
 
 class Sample(NamedTuple):
     """Samples in the order of their cells. Entries uint64 [m] hold the row, what it is fitted to and its weight, in 32, 16 and 16
-    bits; beside them these three, and the codes of the rows, those of an input `stride` after those of the input before it. Last
-    comes what is read beyond them. `numbers` [m] and `shares` float32 [m] are targets and weights before they are rounded.
+    bits; beside them these three, and the codes of the rows, those of an input `stride` after those of the input before it.
+    `numbers` [m] and `shares` float32 [m] are targets and weights before they are rounded.
     `is_false` uint8 [m] is an answer of theirs."""
 
     entries: Array
@@ -84,8 +84,8 @@ def words_of(codes: Array) -> Array:
 def pack(missing, direction, held, rows, sample):
     """The entries of rows uint32 [m]: what they are fitted to is missing [n, K] · direction [K], their weights are held [n].
 
-    Both are rounded to whole numbers of 16 bits, or fewer, so that no sum has more than 31. Returns what a weight of 1 stands
-    for. Weights that are such numbers stay as they are, and where all are alike they are 1.
+    Both are rounded to whole numbers up to MOST, or fewer, so that no sum has more than 31 bits. Returns what a weight of 1
+    stands for. Weights that are such numbers stay as they are, and where all are alike they are 1.
     """
     _gather(missing, direction, held, rows, sample)
     least, most, largest = _ends(sample)
