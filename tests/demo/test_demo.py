@@ -45,6 +45,8 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "build",
         "columns",
         "numbers",
+        "trees",
+        "signals",
         "connect",
         "report",
     ]
@@ -52,6 +54,8 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert all(Path(file).exists() for chapter in told["chapters"] for file in chapter["files"])
     assert by_name["write"]["text"].startswith("def ")
     assert "the same text" in by_name["attend"]["said"]
+    assert "143 of 143 unseen tumours get the same class" in by_name["trees"]["said"]
+    assert "unseen recordings are read correctly" in by_name["signals"]["said"]
     assert "unseen wines" in by_name["columns"]["said"]
     assert " > " in by_name["columns"]["text"]
     assert "the same as through SDPA" in by_name["connect"]["said"] or by_name["connect"]["said"] == connect.MISSING
@@ -72,6 +76,8 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "unseen patients within their 90% intervals",
         "no prediction falls as the body mass index rises",
         "What sets the first patient apart",
+        "Trees of another library",
+        "Why a window was read as rubbing",
         "digits.html",
     ):
         assert words in page
@@ -79,8 +85,9 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     # Once more into the same folder: what was there is replaced.
     made = {each.name for each in (tmp_path / "a" / "[red]b").iterdir()}
-    folders = {"digits", "text", "softmax", "circuit", "wine", "diabetes"}
-    assert made == {*folders, "digits.html", "reasons.png", "wine.csv", "diabetes.csv", telling.PAGE, telling.LIST}
+    folders = {"digits", "text", "softmax", "circuit", "wine", "diabetes", "trees", "fan"}
+    tables = {"wine.csv", "diabetes.csv", "tumours.csv"}
+    assert made == {*folders, *tables, "digits.html", "reasons.png", telling.PAGE, telling.LIST}
     assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
     again = [(chapter["said"], chapter["text"]) for chapter in json.loads(capsys.readouterr().out)["chapters"]]
     assert again == first  # what is told depends on the seed alone, not on how fast the machine was
