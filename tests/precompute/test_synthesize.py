@@ -150,10 +150,10 @@ def test_a_bitstream_needs_its_packer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_nextpnr_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    def play(program: list[str], options: list[str], folder: Path) -> str:
+    def play(program: list[str], options: list[str], folder: Path) -> tuple[str, str]:
         asked.append(options)
         (folder / "report.json").write_text('{"fmax": {"clk": {"achieved": 160.0}}}')
-        return ""
+        return "", ""
 
     monkeypatch.setattr(place, "find_tool", lambda tool: ["nextpnr"] if tool == "nextpnr-ecp5" else None)
     monkeypatch.setattr(place, "_route", play)
@@ -170,11 +170,11 @@ def test_the_cells_that_were_counted_are_placed(monkeypatch: pytest.MonkeyPatch)
     """With what feeds a wide design in parts around them."""
     placed: list[dict[str, int]] = []
 
-    def play(program: list[str], options: list[str], folder: Path) -> str:
+    def play(program: list[str], options: list[str], folder: Path) -> tuple[str, str]:
         top = json.loads((folder / "placed.json").read_text())["modules"]["net_harness"]
         placed.append(Counter(cell["type"] for cell in top["cells"].values()))
         (folder / "report.json").write_text("{}")
-        return ""
+        return "", ""
 
     monkeypatch.setattr(place, "find_tool", lambda tool: ["nextpnr"] if tool == "nextpnr-ecp5" else None)
     monkeypatch.setattr(place, "_route", play)
