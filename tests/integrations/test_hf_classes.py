@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from lutetia.integrations.transformers import (
     explain_image_class,
     explain_masked_token,
     explain_text_class,
+    explain_text_classes,
     leave_out,
     load_model,
 )
@@ -63,6 +65,22 @@ def test_scores_that_do_not_exclude_each_other_are_explained_alone(labels: dict[
     if "num_labels" not in labels:
         assert not explain_text_class(model, tokenizer, TEXT, 0, 1).exclusive
     assert leave_out(model, tokenizer, found).log_probability == pytest.approx(float(found.probabilities.max().log()), rel=1e-4)
+
+
+def test_a_predicted_number_has_no_probability() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for n in (1, 2):
+        config = transformers.BertConfig(vocab_size=len(WORDS), **sizes, num_labels=n, problem_type="regression")
+        model, tokenizer = transformers.BertForSequenceClassification(config).eval(), word_tokenizer()
+        found = explain_text_class(model, tokenizer, TEXT)
+        assert (found.is_number, found.probabilities, found.against) == (True, None, None)
+        assert found.explained == pytest.approx(float(model(**tokenizer(TEXT, return_tensors="pt")).logits.max()), rel=1e-5)
+        with pytest.raises(ArgumentError, match="a predicted number"):
+            leave_out(model, tokenizer, found)
+        many = explain_text_classes(model, tokenizer, [TEXT])
+        assert many.texts[0].probability is None
+        assert f"read as {found.explained:.4g} for LABEL_{found.target}" in many.to_html()
 
 
 def test_classes_by_name() -> None:
@@ -146,6 +164,11 @@ def test_a_folder_says_what_its_model_is_for(folders: Path) -> None:
     assert {kind: load_model(folders / kind).task for kind in expected} == expected
     with pytest.raises(DataError, match=r"holds a BertForTokenClassification, expected .*\.attribute explains any model"):
         load_model(folders / "tags")
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = transformers.WhisperConfig(**sizes, vocab_size=9, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    transformers.WhisperForConditionalGeneration(config).save_pretrained(folders / "speech")
+    with pytest.raises(DataError, match="holds a WhisperForConditionalGeneration, expected a language model"):
+        load_model(folders / "speech")
 
 
 def test_the_command_explains_each_kind(folders: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -170,6 +193,19 @@ def test_the_command_explains_each_kind(folders: Path, tmp_path: Path, capsys: C
         said = capsys.readouterr()
         assert words in said.out
         assert "Loading weights" not in said.err
+
+
+def test_the_command_tells_a_predicted_number(folders: Path, tmp_path: Path, capsys: Capture) -> None:
+    rating = shutil.copytree(folders / "classes", tmp_path / "rating")
+    config = json.loads((rating / "config.json").read_text())
+    (rating / "config.json").write_text(json.dumps(config | {"problem_type": "regression"}))
+    assert main(["explain", "--hf", str(rating), TEXT, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["probability"], told["against"]) == (None, None)
+    assert main(["explain", "--hf", str(rating), TEXT]) == 0
+    assert f"predicted {told['explained']:.4g} for {told['prediction_name']}; shown: " in capsys.readouterr().out
+    assert main(["explain", "--hf", str(rating), TEXT, "--check"]) == 2
+    assert "this model predicts a number" in capsys.readouterr().err
 
 
 def test_what_the_command_refuses_of_other_kinds(folders: Path, capsys: Capture, tmp_path: Path) -> None:

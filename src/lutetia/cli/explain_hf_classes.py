@@ -10,6 +10,7 @@ from rich.text import Text
 
 from lutetia._shared.markup import Html, tag
 from lutetia.cli import hf_shared
+from lutetia.cli.guard import UsageError
 from lutetia.cli.pictures import heat_map, token_strip
 from lutetia.cli.show import console, one_line
 from lutetia.relevance import layer_pictures, pictures
@@ -22,7 +23,10 @@ LARGEST = 50_000_000  # pixels of an image
 def explain_hf_text(model: Any, tokenizer: Any, text: str, request: hf_shared.HfRequest, show: bool) -> dict[str, Any]:
     """The class of a text."""
     from lutetia.integrations.transformers import explain_text_class
+    from lutetia.integrations.transformers.classes import is_number
 
+    if request.check and is_number(model):
+        raise UsageError("--check measures how far a probability falls, and this model predicts a number, which has none")
     found = explain_text_class(model, tokenizer, text, request.target, request.against, hf_shared.rules_of(request, tokenizer))
     told = {**_told(model, found, request), "tokens": found.tokens, "pieces": found.pieces, "layers": found.layers.tolist()}
     told["left_out"] = hf_shared.left_out(model, tokenizer, found, request)
@@ -95,7 +99,7 @@ def _told(model: Any, found: Any, request: hf_shared.HfRequest) -> dict[str, Any
         "scores": found.logits.tolist(),
         "prediction": found.prediction,
         "prediction_name": found.names[found.prediction],
-        "probability": float(found.probabilities[found.prediction]),
+        "probability": None if found.is_number else float(found.probabilities[found.prediction]),
         "target": found.target,
         "target_name": found.names[found.target],
         "against": found.against,
@@ -114,7 +118,9 @@ def _title(told: dict[str, Any]) -> str:
 
 
 def _show_end(told: dict[str, Any]) -> None:
-    said = f"predicted {one_line(told['prediction_name'])} ({told['probability']:.1%})"
+    name = one_line(told["prediction_name"])
+    chance, number = told["probability"], told["scores"][told["prediction"]]
+    said = f"predicted {number:.4g} for {name}" if chance is None else f"predicted {name} ({chance:.1%})"
     above = "" if told["against_name"] is None else f" above {one_line(told['against_name'])}"
     compared = (
         f"what put {one_line(told['target_name'])} {told['explained']:.4g}{above}"

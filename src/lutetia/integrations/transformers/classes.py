@@ -30,6 +30,8 @@ from lutetia.integrations.transformers.explaining import (
 )
 from lutetia.relevance import pictures
 
+REGRESSION = "regression"  # a `problem_type` of transformers
+
 
 @dataclass(frozen=True, repr=False)
 class ClassExplanation(Drawn):
@@ -49,6 +51,7 @@ class ClassExplanation(Drawn):
     layers: Tensor  # [L, S]: what leaves each layer for the next; empty for an image
     pixels: Tensor | None = None  # [C, H, W], as the model sees the image
     gap: float = 0.0  # what the steps of integrated gradients miss
+    is_number: bool = False  # whether scores are predicted numbers, which have no probability
 
     @property
     def explained(self) -> float:
@@ -56,10 +59,9 @@ class ClassExplanation(Drawn):
         return float(self.logits[self.target]) - (0.0 if self.against is None else float(self.logits[self.against]))
 
     @property
-    def probabilities(self) -> Tensor:
-        """Of each class [classes]: all together 1, or each on its own where classes do not exclude each other."""
-        logits = self.logits.double()
-        return logits.softmax(0) if self.exclusive else logits.sigmoid()
+    def probabilities(self) -> Tensor | None:
+        """Of each class [classes]: all together 1, or each on its own where they do not exclude each other; None of numbers."""
+        return None if self.is_number else chances_of(self.logits, self.exclusive)
 
     def said(self) -> str:
         """What is explained, in a sentence."""
@@ -83,8 +85,9 @@ def explain_text_class(
 ) -> ClassExplanation:
     """Explain the class of a text, or of a pair of texts, or another `target`, against the runner-up, or another class.
 
-    Classes are numbers or names. Where they do not exclude each other (`multi_label_classification`, or a single score), the
-    score of the target itself is explained. `rules` are AttnLRP's by default.
+    Classes are numbers or names. Where they do not exclude each other (`multi_label_classification`, or a single score), and
+    where the model predicts numbers (`regression`), the score of the target itself is explained. `rules` are AttnLRP's by
+    default.
     """
     check_model(model)
     check_tokenizer(tokenizer)
@@ -138,7 +141,7 @@ def _explanation(model: Any, decided: Decided, found: Any, given: Tensor, read: 
     which = (decided.names, logits, decided.this, decided.that, exclusive(model, len(logits)), prediction)
     shares = (given, float(found.report.absorbed), ended_elsewhere(found, given))
     tokens, pieces, layers, pixels = read
-    return ClassExplanation(*which, *shares, tokens, pieces, layers, pixels, gap_of(found))
+    return ClassExplanation(*which, *shares, tokens, pieces, layers, pixels, gap_of(found), is_number(model))
 
 
 class Decided:
@@ -170,7 +173,17 @@ class Decided:
 
 def exclusive(model: Any, count: int) -> bool:
     """Whether one class of a model excludes the others."""
-    return count > 1 and getattr(model.config, "problem_type", None) != "multi_label_classification"
+    return count > 1 and getattr(model.config, "problem_type", None) not in ("multi_label_classification", REGRESSION)
+
+
+def is_number(model: Any) -> bool:
+    """Whether the scores of a model are numbers that it predicts."""
+    return bool(getattr(model.config, "problem_type", None) == REGRESSION)
+
+
+def chances_of(logits: Tensor, exclusive: bool) -> Tensor:
+    """The probabilities [classes] that logits stand for."""
+    return logits.double().softmax(0) if exclusive else logits.double().sigmoid()
 
 
 def names_of(model: Any, count: int) -> list[str]:

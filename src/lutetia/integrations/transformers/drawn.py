@@ -84,7 +84,13 @@ def _class_html(name: str, told: dict[str, list[WordShare]]) -> Html:
 
 def _text_html(each: TextClass, names: Sequence[str]) -> Html:
     rival = "" if each.against is None else f" and not {names[each.against]}"
-    read = f"Text {each.row + 1:,}, read as {names[each.prediction]} ({each.probability:.1%})"
+    number = f"{float(each.logits[each.prediction]):.4g}"
+    how = (
+        f"{number} for {names[each.prediction]}"
+        if each.probability is None
+        else f"{names[each.prediction]} ({each.probability:.1%})"
+    )
+    read = f"Text {each.row + 1:,}, read as {how}"
     cut = f"; its last {each.n_cut:,} tokens were not read" if each.n_cut else ""
     caption = f"{read}: why {names[each.target]}{rival}{cut}."
     return Html(pictures.token_strip(each.words, torch.tensor(each.word_relevance), caption))

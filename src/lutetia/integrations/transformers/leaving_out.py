@@ -86,6 +86,8 @@ def _subject(model: Any, tokenizer: Any, found: object) -> tuple[list[int], Tens
             return float(model(input_ids=row(tokens)).logits[0, place].double().log_softmax(-1)[found.target])
 
         return found.tokens, found.relevance, of_token
+    if isinstance(found, ClassExplanation) and found.is_number:
+        raise ArgumentError("what was explained is a predicted number, which has no probability that could fall")
     if isinstance(found, ClassExplanation) and found.tokens:
 
         def of_class(tokens: list[int]) -> float:

@@ -83,7 +83,8 @@ def _task_of(folder: Path, options: dict[str, Any]) -> tuple[str, str]:
     named = "Model" if (folder / MODULES).is_file() else named  # of sentence-transformers: an encoder, whatever it was before
     task, loader = next((found for end, found in TASKS.items() if str(named).endswith(end)), ("", ""))
     both = config.is_encoder_decoder
-    if not task or (task == ANSWER and not both) or (loader == "AutoModel" and both):
+    is_known = bool(task) and type(config) in getattr(transformers, loader)._model_mapping  # models of speech are not
+    if not is_known or (task == ANSWER and not both) or (loader == "AutoModel" and both):
         raise DataError(
             f"{folder} holds a {named}, expected a language model, a masked or a sequence-to-sequence one, a classifier of texts "
             "or images, or an encoder of texts; in Python, lutetia.relevance.attribute explains any model"

@@ -15,7 +15,7 @@ from lutetia import relevance
 from lutetia.errors import ArgumentError, fail
 from lutetia.integrations.transformers.characters import whole_pieces
 from lutetia.integrations.transformers.checks import check_model, check_tokenizer, check_tokens, tokenized
-from lutetia.integrations.transformers.classes import Decided, class_of, exclusive
+from lutetia.integrations.transformers.classes import Decided, chances_of, class_of, exclusive, is_number
 from lutetia.integrations.transformers.drawn import Drawn, texts_html
 from lutetia.integrations.transformers.explaining import Rules, attribute_score, positions_of
 
@@ -38,7 +38,7 @@ class TextClass:
     text: str
     logits: Tensor  # [classes]
     prediction: int
-    probability: float  # of the prediction
+    probability: float | None  # of the prediction; None where it is a number
     target: int
     against: int | None  # None where the score of the target itself is explained
     tokens: list[int]
@@ -254,11 +254,11 @@ def _text_class(model: Any, tokenizer: Any, read: _Read, decided: Decided, given
     """What was found for one text; `given`: the relevance of its tokens."""
     ids, logits = read.ids[0].tolist(), decided.logits
     prediction = int(logits.argmax())
-    chances = logits.double().softmax(0) if exclusive(model, len(logits)) else logits.double().sigmoid()
+    chance = None if is_number(model) else float(chances_of(logits, exclusive(model, len(logits)))[prediction])
     pieces = [str(tokenizer.decode([token])) for token in ids]
     places = _places(tokenizer, read.text, ids) if read.places is None else read.places
     words, shares = _words(read.text, places, given)
-    which = (prediction, float(chances[prediction]), decided.this, decided.that)
+    which = (prediction, chance, decided.this, decided.that)
     return TextClass(read.row, read.text, logits, *which, ids, pieces, given, words, shares, read.n_cut)
 
 
