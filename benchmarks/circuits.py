@@ -40,7 +40,7 @@ from lutetia.models import GateNetwork, Gates, load
 from lutetia.precompute import Graph
 from lutetia.sklearn import LUTClassifier
 from lutetia.training import fit
-from results import FOLDER, Result, Row, finish, options_of, peer, progress, result, rows_of, table, tool_version, version_of
+from results import FOLDER, Result, Row, finish, installed, options_of, peer, progress, result, rows_of, table, tool_version
 from results import check as check_result
 from results import load as load_result
 from tabular_data import load_set
@@ -385,7 +385,7 @@ def told(rows: list[Row], options: argparse.Namespace) -> Result:
     sizes = {"gates": GATES, "trees": BOOSTED | TREELUT, "torchlogix": LOGIX_GATES, "torchlogix on MNIST": LOGIX_MNIST}
     settings = {"seeds": options.seeds, "epochs": options.epochs, "yosys": tool_version("yosys", "-V"),
                 **{name: str(each) for name, each in sizes.items()}}  # fmt: skip
-    package = "xgboost" if version_of("xgboost") else "xgboost-cpu"
+    package = installed("xgboost", "xgboost-cpu")
     peers = [
         peer("XGBoost, its leaves rounded and lowered by us", package, "rounds, levels and bits of a leaf as in settings"),
         peer("torchlogix", "torchlogix", "tuned by us, not by its authors"),

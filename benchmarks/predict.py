@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from lutetia.errors import require
-from results import Row, finish, options_of, peer, progress, result, table, version_of
+from results import Row, finish, installed, options_of, peer, progress, result, table
 from tabular import BOOSTING, OURS, methods
 from tabular_data import Set, load_set
 
@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         for row in rows
         if row["others / Lutetia"] < 1 and not options.quick
     ]
-    extreme = "xgboost" if version_of("xgboost") else "xgboost-cpu"
+    extreme = installed("xgboost", "xgboost-cpu")
     peers = [peer("HistGradientBoosting", "scikit-learn", "one thread")]
     for package, names in (("lightgbm", ("LightGBM", BOOSTERS[0])), (extreme, ("XGBoost", BOOSTERS[1]))):
         peers += [peer(name, package, "one thread") for name in names]

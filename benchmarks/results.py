@@ -111,6 +111,11 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def installed(*packages: str) -> str:
+    """The first of several packages of one module that is installed; the first of all where none is."""
+    return next((each for each in packages if version_of(each)), packages[0])
+
+
 def tool_version(tool: str, option: str) -> str | None:
     """What a tool that `lutetia build` takes on this machine says of itself."""
     from lutetia._shared.programs import find_tool

