@@ -22,8 +22,7 @@ LARGEST = 50_000_000  # pixels of an image
 
 def explain_hf_text(model: Any, tokenizer: Any, text: str, request: hf_shared.HfRequest, show: bool) -> dict[str, Any]:
     """The class of a text."""
-    from lutetia.integrations.transformers import explain_text_class
-    from lutetia.integrations.transformers.classes import is_number
+    from lutetia.integrations.transformers import explain_text_class, is_number
 
     if request.check and is_number(model):
         raise UsageError("--check measures how far a probability falls, and this model predicts a number, which has none")

@@ -23,6 +23,7 @@ from lutetia.integrations.transformers.classes import (  # noqa: E402
     explain_image_class,
     explain_text_class,
 )
+from lutetia.integrations.transformers.classes import is_number as is_number  # noqa: E402
 from lutetia.integrations.transformers.drawn import pairs_table as pairs_table  # noqa: E402
 from lutetia.integrations.transformers.explaining import (  # noqa: E402
     TokenExplanation,
