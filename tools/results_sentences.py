@@ -63,7 +63,12 @@ def cpu_sentence(result: Result) -> str:
         for kernel in ("eval forward", "nn.LUT")
     ]
     kernel, layer = micro
-    return f"At batch 1 `nn.LUT` takes {layer:.0f} µs; the kernel called by its name checks all arguments and takes {kernel:.0f}."
+    steps = [row for row in rows if row["kernel"] == "nn.LUT, training step"]
+    trained = ", ".join(f"{1e3 * row['Lutetia']:.0f} at {row['shape'].split()[0]}" for row in steps)
+    return (
+        f"At batch 1 `nn.LUT` takes {layer:.0f} µs; the kernel called by its name checks all arguments and takes {kernel:.0f}. "
+        f"A training step of a layer with 32 inputs takes, in µs, {trained}.{not_reached(result)}"
+    )
 
 
 def decode_sentence(result: Result) -> str:
