@@ -16,21 +16,10 @@ from lutetia.cli import main
 from lutetia.precompute import integer_model
 from lutetia.precompute.integer.bare import MACHINES, measured
 from lutetia.precompute.integer.c import c_files, c_memory
+from precompute.strict_c import STRICT
 from tools import optional_tool, require_module, require_tool
 
 KINDS = classifiers()
-CLEAN = [
-    "-std=c99",
-    "-O1",
-    "-pedantic",
-    "-Wall",
-    "-Wextra",
-    "-Wconversion",
-    "-Wshadow",
-    "-Werror",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover",
-]
 
 
 def compiled(model: Any, folder: Path, *options: str) -> Path:
@@ -38,7 +27,7 @@ def compiled(model: Any, folder: Path, *options: str) -> Path:
     compiler = require_tool("gcc", "cc")
     for name, text in c_files(model).items():
         (folder / name).write_text(text)
-    subprocess.run([compiler, *(options or CLEAN), "model.c", "-o", "run"], cwd=folder, check=True)
+    subprocess.run([compiler, *(options or STRICT), "model.c", "-o", "run"], cwd=folder, check=True)
     return folder / "run"
 
 
@@ -102,7 +91,7 @@ def test_a_reset_in_the_middle_forgets_everything(tmp_path: Path) -> None:
         "for (i = 0; i < 20; i++) { if (i == 15 && lutetia_put(&s, 256) != -1) return 1; lutetia_put(&s, i); }\n"
         'printf("%d ", lutetia_best(&s)); lutetia_reset(&s); lutetia_put(&s, 65); printf("%d", lutetia_best(&s)); return 0; }\n'
     )
-    program = compiled(whole, tmp_path, *CLEAN, "-DLUTETIA_NO_MAIN", "main.c")
+    program = compiled(whole, tmp_path, *STRICT, "-DLUTETIA_NO_MAIN", "main.c")
     full, reset = whole.generate(bytes(range(20)), 1)[0], whole.generate(b"A", 1)[0]
     assert run(program).stdout == f"{full} {reset}".encode()  # a refused byte leaves a full window as it was
 
@@ -166,7 +155,7 @@ def test_memory_is_what_the_compiler_finds(tmp_path: Path) -> None:
     state = '#include <stdio.h>\n#include "model.h"\nint main(void) { printf("%d", (int)sizeof(lutetia_state)); return 0; }\n'
     (tmp_path / "main.c").write_text(state)
     whole = integer_model(language())
-    program = compiled(whole, tmp_path, *CLEAN, "-DLUTETIA_NO_MAIN", "main.c")
+    program = compiled(whole, tmp_path, *STRICT, "-DLUTETIA_NO_MAIN", "main.c")
     assert 0 <= int(run(program).stdout) - c_memory(whole)["ram_bytes"] < 8  # padding
 
 

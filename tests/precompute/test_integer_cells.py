@@ -16,6 +16,7 @@ from lutetia.training.columns import number_of
 from lutetia.training.dates import ENDS, MONTHS, date_seconds
 from lutetia.training.tables import read_cells
 from lutetia.training.units import without_unit
+from precompute.strict_c import STRICT
 from tools import require_tool
 
 UNIT = "mm"
@@ -59,19 +60,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = c_files(integer_model(model))
     for name, text in {**files, "harness.c": HARNESS.replace("UNIT", UNIT)}.items():
         (folder / name).write_text(text, encoding="utf-8")
-    flags = [
-        "-std=c99",
-        "-pedantic",
-        "-Wall",
-        "-Wextra",
-        "-Wconversion",
-        "-Wshadow",
-        "-Wdouble-promotion",
-        "-Werror",
-        "-O1",
-        "-fsanitize=address,undefined",
-    ]
-    command = [compiler, *flags, "-fno-sanitize-recover", "-DLUTETIA_NO_MAIN", "model.c", "columns.c", "harness.c", "-o", "read"]
+    command = [compiler, *STRICT, "-DLUTETIA_NO_MAIN", "model.c", "columns.c", "harness.c", "-o", "read"]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "read"
 

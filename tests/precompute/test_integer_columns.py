@@ -20,22 +20,10 @@ from lutetia.precompute.integer.c_columns import encoding_bytes
 from lutetia.sklearn import GateClassifier, LUTClassifier
 from lutetia.training.date_columns import EXAMPLES
 from lutetia.training.table_run import guess_config, make_table_config, open_table, train_table
+from precompute.strict_c import STRICT
 from tools import require_tool
 
-FLAGS = [
-    "-std=c99",
-    "-pedantic",
-    "-Wall",
-    "-Wextra",
-    "-Wconversion",
-    "-Wshadow",
-    "-Wdouble-promotion",
-    "-Werror",
-    "-O1",
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover",
-    "-DLUTETIA_NO_MAIN",
-]
+FLAGS = [*STRICT, "-DLUTETIA_NO_MAIN"]
 
 
 FIRST = datetime(1, 1, 2)  # as files have them

@@ -20,10 +20,9 @@ from lutetia.precompute import IntegerClassifier, c_files, c_memory, integer_mod
 from lutetia.precompute.integer.c_windows import whole_edge
 from lutetia.sklearn import LUTClassifier
 from lutetia.training import guess_windows, make_table_config, read_table_file, train_table
+from precompute.strict_c import STRICT
 from tools import require_tool
 
-FLAGS = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-O1"]
-FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover"]
 # Reads samples, and after each full window writes all that is made of every signal.
 EVERY = """#include "signals.c"
 #include <stdio.h>
@@ -67,7 +66,7 @@ def run_c(files: dict[str, str], sources: list[str], folder: Path, given: str) -
         (folder / name).write_text(text, encoding="utf-8")
     if not (folder / "run").exists():
         subprocess.run(
-            [compiler, *FLAGS, "-DLUTETIA_NO_MAIN", *sources, "-o", "run"], cwd=folder, check=True, capture_output=True
+            [compiler, *STRICT, "-DLUTETIA_NO_MAIN", *sources, "-o", "run"], cwd=folder, check=True, capture_output=True
         )
     (folder / "given").write_text(given, encoding="utf-8")
     with (folder / "given").open() as file:
