@@ -14,7 +14,7 @@ TABLES = 30
 SHOWN = 5  # comparisons in the report
 ASKED = (
     "Vibration along two axes, made up by a formula: an unbalanced fan swings once a turn, a rubbing one is knocked once a turn. "
-    "What a table asks is computed from whole numbers, so `lutetia build --target c` gives a board the same answers."
+    "What a table asks is computed from whole numbers, so a board that runs the C of lutetia build gives the same answers."
 )
 
 
