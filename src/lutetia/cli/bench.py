@@ -19,6 +19,7 @@ from lutetia.cli.show import console, print_json
 from lutetia.errors import DataError, JobError, MissingFeatureError
 
 PACKAGE = Path(lutetia.__file__).resolve().parent
+ALONE = ("captum",)  # asks for numpy 1, and works with numpy 2
 # Imported, not run as a script: what a benchmark sends to its own processes must be found again by its module's name.
 RUN = """
 import importlib, sys
@@ -121,6 +122,15 @@ def missing_one(need: str) -> str:
     return "" if can_import(need) else need
 
 
+def how_to_install(lacking: Sequence[str], needs: Sequence[str]) -> str:
+    """The commands that bring the packages among what is missing."""
+    alone = [need for need in lacking if need in ALONE]
+    packages = [need for need in lacking if need in needs and need != "cuda" and need not in ALONE]
+    commands = [("pip install", packages), ("pip install --no-deps", alone)]
+    words = " && ".join(f"{command} {' '.join(names)}" for command, names in commands if names)
+    return f": {words}" if words else ""
+
+
 def list_benchmarks(benchmarks: Sequence[Benchmark], folder: Path, as_json: bool) -> None:
     """Show the name of each, what it claims, and whether it can run here."""
     lacks = {each.name: missing(each.needs) for each in benchmarks}
@@ -151,7 +161,9 @@ def bench(name: str | None, request: BenchRequest, checkout: Path | None, as_jso
         raise UsageError(f"there is no benchmark {name!r}: {hint}")
     lacking = [] if "--help" in request.arguments else missing(benchmarks[name].needs)
     if lacking:
-        raise MissingFeatureError(f"the benchmark {name} needs {', '.join(lacking)}")
+        raise MissingFeatureError(
+            f"the benchmark {name} needs {', '.join(lacking)}{how_to_install(lacking, benchmarks[name].needs)}"
+        )
     code, output = run_benchmark(benchmarks[name], arguments_of(name, request, folder, as_json), capture=as_json)
     if as_json:
         print_json(parse(name, code, output))
