@@ -204,13 +204,29 @@ class Halved(torch.autograd.Function):
         return grads[0] @ w.mT / 2, x.mT @ grads[0] / 2, None
 
 
+class SetUpApart(torch.autograd.Function):
+    """The same, with `setup_context`."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, note: str) -> Tensor:
+        return x / 2 @ w + 1
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    backward = Halved.backward
+
+
 class Custom(nn.Module):
-    def __init__(self, custom: bool) -> None:
+    def __init__(self, custom: bool, apply: Callable[..., Tensor] | None = None) -> None:
         super().__init__()
         self.weight, self.custom = nn.Parameter(torch.linspace(-1, 1, 18).double().view(6, 3)), custom
+        self.apply_custom = apply
 
     def forward(self, x: Tensor) -> Tensor:
-        y = Halved.apply(x, self.weight, "a note") if self.custom else x / 2 @ self.weight + 1.0
+        apply = self.apply_custom or Halved.apply
+        y = apply(x, self.weight, "a note") if self.custom else x / 2 @ self.weight + 1.0
         return y.relu() + 0.1 * y
 
 
@@ -227,6 +243,14 @@ def test_custom_functions_as_linear_maps() -> None:
     assert torch.autograd.Function.apply.__qualname__ == "Function.apply"
     with pytest.raises(ValueError, match="unknown"):
         relevance.attribute(Custom(True), x, unknown="guess")
+
+
+@pytest.mark.parametrize("apply", [Halved.apply, SetUpApart.apply], ids=["bound", "bound, set up apart"])
+def test_custom_functions_that_were_bound_before(apply: Callable[..., Tensor]) -> None:
+    x = data(4, 6)
+    a = relevance.attribute(Custom(True, apply), x, 1, RULES, unknown="linear")
+    torch.testing.assert_close(a[x], relevance.attribute(Custom(False), x, 1, RULES)[x])
+    assert "__getattribute__" not in vars(type(torch.autograd.Function))  # put back
 
 
 def test_a_product_without_a_rule_gives_halves() -> None:

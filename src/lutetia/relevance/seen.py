@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -157,19 +158,52 @@ def attention_seen() -> Iterator[None]:
 @contextmanager
 def custom_functions_seen() -> Iterator[None]:
     """While active, custom autograd functions without a rule keep their output in the graph, or run as their operations."""
-    # `Function.apply` may have been bound before; what it calls is found anew at every call.
-    with replaced(torch.autograd.function._SingleLevelFunction, "apply", lambda original: classmethod(_apply)):
+    with replaced(_APPLIES, "apply", lambda original: classmethod(_apply)), replaced(_META, "__getattribute__", _look_up):
         yield
+
+
+_META = type(torch.autograd.Function)
+_SINGLE = torch.autograd.function._SingleLevelFunction
+_APPLIES: Any = _SINGLE if isinstance(torch.autograd.Function.apply, types.MethodType) else torch.autograd.Function  # torch 2.15
+_NO_SET_UP = _SINGLE.setup_context
+_RUN = torch._C._FunctionBase.__dict__["apply"]
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """`apply` of a custom function."""
-    if watching() and is_opened(cls):
-        return run_open(cls, args)
-    result = torch._C._FunctionBase.__dict__["apply"].__get__(None, cls)(*args, **kwargs)
-    if watching() and isinstance(result, Tensor) and result.grad_fn is not None and wants_output(result.grad_fn.name()):
-        note_value(result.grad_fn, result)
-    return result
+    return run_open(cls, args) if watching() and is_opened(cls) else _RUN.__get__(None, cls)(*args, **kwargs)
+
+
+def _look_up(original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """What finds an attribute of a custom function. torch looks for these two at each call, even where `apply` was bound before."""
+
+    def look_up(cls: Any, name: str) -> Any:
+        value = original(cls, name)
+        if name not in ("forward", "setup_context") or not watching():
+            return value
+        has_context = original(cls, "setup_context") is _NO_SET_UP  # forward is given it
+        if name == "forward":
+            return partial(_forward, value) if has_context else value
+        return value if has_context else partial(_set_up, value)
+
+    return look_up
+
+
+def _forward(forward: Callable[..., Any], ctx: Any, *args: Any) -> Any:
+    output = forward(ctx, *args)
+    _note_output(ctx, output)
+    return output
+
+
+def _set_up(setup_context: Callable[..., Any], ctx: Any, inputs: Any, output: Any) -> Any:
+    _note_output(ctx, output)
+    return setup_context(ctx, inputs, output)
+
+
+def _note_output(ctx: Any, output: Any) -> None:
+    """Keep what a custom function gives at its node, which its context is."""
+    if isinstance(output, Tensor) and isinstance(ctx, torch.autograd.graph.Node) and wants_output(ctx.name()):
+        note_value(ctx, output)
 
 
 # ---- constants ---------------------------------------------------------------------------------------------------------

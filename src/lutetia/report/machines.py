@@ -23,7 +23,7 @@ def machine() -> dict[str, str]:
     found["Python"] = platform.python_version()
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            found[package] = torch.__version__ if package == "torch" else version(package)  # torch's own names the build
         except PackageNotFoundError:
             continue
     found["lutetia"] = __version__

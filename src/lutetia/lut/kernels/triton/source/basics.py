@@ -118,6 +118,12 @@ def as_stored(total, out_ptr, overflow_ptr, mask, CASE: tl.constexpr):
 
 
 @triton.jit
+def also(mask, fact):
+    """A mask and a comparison of scalars, spread as an integer: after `&` alone the interpreter of Triton 3.9 knows no mask."""
+    return mask & (tl.broadcast_to(fact.to(tl.int8), mask.shape) != 0)
+
+
+@triton.jit
 def uncertainty_slope(u):
     """0.5 sgn(u) / (1 + |u|)², sgn(0) = -1; divided with correct rounding so that every backend gives the same bits."""
     near = 1.0 + tl.abs(u)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lutetia.lut.kernels.triton.source.basics import uncertainty_slope
+from lutetia.lut.kernels.triton.source.basics import also, uncertainty_slope
 from lutetia.lut.kernels.triton.source.detect import closest_call
 from lutetia.lut.kernels.triton.source.rows import clear
 
@@ -114,7 +114,7 @@ def add_gradients(grad_ptr, x_ptr, layer, into, rows, sizes, blocks):
             here, following = following, tl.full([BLOCK_T], -1, tl.int32)
             if k + 1 < BLOCK_B:
                 following = tl.sum(tl.where(j == k + 1, chosen, 0), axis=0)
-            total += tl.load(grad_ptr + (first + k) * N_O + o, mask=(o < N_O) & (first + k < batch), other=0.0)[None, :]
+            total += tl.load(grad_ptr + (first + k) * N_O + o, mask=also(o < N_O, first + k < batch), other=0.0)[None, :]
             ends = (following != here)[:, None]
             place = ((detectors << N_C) + tl.maximum(here, 0)) * N_O
             added = ends & (here >= 0)[:, None] & (o < N_O)[None, :]

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lutetia._shared.triton_fixed import units
-from lutetia.lut.kernels.triton.source.basics import CONFIDENCE, CONFIDENCE2, send
+from lutetia.lut.kernels.triton.source.basics import CONFIDENCE, CONFIDENCE2, also, send
 from lutetia.lut.kernels.triton.source.detect import confidence, margins_tile, scalar, wavering
 
 
@@ -110,7 +110,7 @@ def gather_slopes_kernel(inputs, slopes, pairs, sums, numbers, READ: tl.constexp
         column = tl.load(entries_ptr + 2 * k).to(tl.int64) * batch + b
         pair = tl.load(entries_ptr + 2 * k + 1)
         other = pair // 64
-        theirs = tl.load(inputs.x + other.to(tl.int64) * batch + b, mask=mask & (other < n_inputs), other=0.0).to(READ.ACC)
+        theirs = tl.load(inputs.x + other.to(tl.int64) * batch + b, mask=also(mask, other < n_inputs), other=0.0).to(READ.ACC)
         if inputs.thresholds is not None:
             theirs += tl.load(inputs.thresholds + (other - n_inputs), mask=other >= n_inputs, other=0.0)
         u = mine - theirs

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from lutetia._shared.triton_fixed import from_units, units
-from lutetia.lut.kernels.triton.source.basics import FC, HARD, SHARED, as_stored, send, uncertainty_slope
+from lutetia.lut.kernels.triton.source.basics import FC, HARD, SHARED, also, as_stored, send, uncertainty_slope
 from lutetia.lut.kernels.triton.source.detect import coefficients_tile, detect_tile
 
 # ---- where things are ------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def fill_kernel(inputs, rows, sums, tables, sizes, READ: tl.constexpr, CASE: tl.
             TRAIN: tl.constexpr = rows.min_delta is not None
             index, closest, which = detect_tile(inputs, (b, sizes.n_inputs), t, t_mask, TRAIN, READ)
             if TRAIN:
-                keep = t_mask & (tile == 0)
+                keep = also(t_mask, tile == 0)
                 tl.store(rows.indices + place, index, mask=keep)
                 tl.store(rows.min_delta + place, closest, mask=keep)
                 tl.store(rows.min_delta_index + place, which, mask=keep)
@@ -315,15 +315,15 @@ def scatter_kernel(grad_ptr, rows, out_ptr, tables, sizes, numbers, CASE: tl.con
     index = tl.load(rows.indices + b * sizes.n_detectors + t, mask=t_mask, other=-1)
     total = tl.full([CASE.BLOCK_T, CASE.BLOCK_O], 0, CASE.ACC)
     for j in tl.static_range(BLOCK_B):
-        g = tl.load(grad_ptr + (b + j) * sizes.n_outputs + o, mask=k_mask & (b + j < batch), other=0.0).to(CASE.ACC)
+        g = tl.load(grad_ptr + (b + j) * sizes.n_outputs + o, mask=also(k_mask, b + j < batch), other=0.0).to(CASE.ACC)
         if rows.a is not None:
             place = (b + j) * sizes.n_detectors + t
-            factor = tl.load(rows.a + place, mask=t_mask & (b + j < batch), other=0.0).to(CASE.ACC)
+            factor = tl.load(rows.a + place, mask=also(t_mask, b + j < batch), other=0.0).to(CASE.ACC)
             total += (g * lr)[None, :] * factor[:, None]
         else:
             total += g[None, :] * lr[None, :]
         # A row past the batch, or the last of this program, has no successor: -1 differs from every index.
-        alive = t_mask & (b + j + 1 < batch) & (j + 1 < CASE.BLOCK_B)
+        alive = also(t_mask, b + j + 1 < batch) & (j + 1 < CASE.BLOCK_B)
         following = tl.load(rows.indices + (b + j + 1) * sizes.n_detectors + t, mask=alive, other=-1)
         ends = (following != index)[:, None]
         row = row_offset(t, tl.maximum(index, 0), tables, width, t_mask, CASE)
