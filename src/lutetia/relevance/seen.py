@@ -175,7 +175,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _look_up(original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-    """What finds an attribute of a custom function. torch looks for these two at each call, even where `apply` was bound before."""
+    """What finds an attribute of a custom function. torch looks for these at each call, even where `apply` was bound before."""
 
     def look_up(cls: Any, name: str) -> Any:
         value = original(cls, name)
