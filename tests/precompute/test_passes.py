@@ -15,8 +15,10 @@ from lutetia.errors import ArgumentError
 from lutetia.precompute import Binary, Graph, Int, PlusMinus, Quantise, SparseLinear, Stream, Ternary, UInt, trace
 from lutetia.precompute.front.support import reduce_table
 from lutetia.precompute.ir.cost import table_luts
-from lutetia.precompute.ir.stream import Compare, Input, Lookup, StreamEdge, Table, TableData, Wire
+from lutetia.precompute.ir.stream import Compare, Input, Layer, Lookup, StreamEdge, Table, TableData, Wire
+from lutetia.precompute.passes import lower
 from lutetia.precompute.passes.dedupe import canonical
+from lutetia.precompute.tables.domains import enumerate_rows
 
 
 def tables_of(graph: Graph) -> list[Table]:
@@ -115,6 +117,27 @@ def test_codes_that_cannot_occur_are_used() -> None:
     assert max(len(lookup.inputs) for lookup in tables_of(net)[0].lookups) == 4
     x = Ternary().values()[torch.randint(3, (100, 3))]
     assert torch.equal(net.real(x), model.double()(x.double()))
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_sum_half_way_between_two_levels_may_fall_on_either(level: int) -> None:
+    layer = nn.Linear(4, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.75, 0.75, -0.75, -0.75]]))
+        layer.bias.fill_(0.125)
+    model = nn.Sequential(nn.Linear(2, 4), Quantise(UInt(2), 1 / 3), layer, Quantise(Int(4), 0.25))
+    graph = trace(model, Stream(2, UInt(1)))
+    node = next(node for node in graph.nodes if isinstance(node, Layer) and node.edge.channels == 1)
+    edge = graph.nodes[node.sources[0]].edge
+    table = lower._table(node, 0, edge)
+    rows = enumerate_rows(edge.domains)
+    half_way = (rows[:, :2].sum(1) == rows[:, 2:].sum(1)).numpy()  # 3/4 · 0 + 1/8 is half a step
+    contents = table.tables[0].contents.copy()
+    contents[half_way] = level
+    lower._probe(node, replace(table, tables=(TableData(contents, (4,)),)), edge)
+    contents[~half_way] ^= 1
+    with pytest.raises(ArgumentError, match="does not split"):
+        lower._probe(node, replace(table, tables=(TableData(contents, (4,)),)), edge)
 
 
 def test_unseen_addresses_are_dropped_only_when_asked_and_at_a_price() -> None:
