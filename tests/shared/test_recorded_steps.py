@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lutetia._shared import replay
 from lutetia._shared.dtypes import without_rounding
-from lutetia._shared.replay import replayed
+from lutetia._shared.replay import Replayed
 
 
 class Pair(NamedTuple):
@@ -33,7 +33,7 @@ class Counted:
     def __init__(self, run: Callable[..., Any], constants: tuple[int, ...] = ()) -> None:
         self.runs, self.run = 0, run
         self.watched = False
-        self.call = replayed(self._count, constants, lambda: self.watched)
+        self.call = Replayed(self._count, constants, lambda: self.watched)
 
     def _count(self, *arguments: Any) -> Any:
         self.runs += 1

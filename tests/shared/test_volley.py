@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lutetia._shared import driver, replay
-from lutetia._shared.replay import replayed
+from lutetia._shared.replay import Replayed
 from lutetia._shared.steps import Make, Parameter, Shot, Step, Zeros, function_of
 from lutetia._shared.volley import LINE, Room, Volley, share
 from lutetia.errors import LutetiaError
@@ -173,7 +173,7 @@ def test_what_was_recorded_is_launched_in_a_row(played: Driver, monkeypatch: pyt
                 replay.current.recorder.add_launch(launch, (given, to), (9,))
         return out[1:]
 
-    call = replayed(run, (), lambda: False)
+    call = Replayed(run, (), lambda: False)
     for _ in range(3):
         call(torch.zeros(10))
     assert not played.calls

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode  # loaded with torch
 
+from lutetia._shared import graph_calls
 from lutetia._shared.direct import is_direct
-from lutetia._shared.replay import replayed
+from lutetia._shared.replay import Replayed
 from lutetia.errors import ArgumentError, describe
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
@@ -28,7 +29,7 @@ def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
 
 
 class Replay(NamedTuple):
-    """How the calls of an op are replayed: see `replayed`. The values of tensors of these names decide what it does."""
+    """How the calls of an op are replayed: see `Replayed`. The values of tensors of these names decide what it does."""
 
     constants: tuple[str, ...]
     watched: Callable[[], bool]
@@ -42,7 +43,7 @@ def define(schema: str, fake: Callable[..., Any], replay: Replay | None = None) 
         if replay is not None:
             names = [each.split("=")[0].split()[-1] for each in given.split(",")]
             places = [place for place, each in enumerate(names) if each in replay.constants]
-            run = replayed(run, places, replay.watched)  # type: ignore[assignment]
+            run = Replayed(run, places, replay.watched)  # type: ignore[assignment]
         IMPLEMENTATIONS[name] = run
         _define(schema, name, run, fake)
         return run
@@ -56,7 +57,13 @@ def _define(schema: str, name: str, run: Callable[..., Any], fake: Callable[...,
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, run, device)
         LIBRARY.impl(name, _refuse_sparse, f"Sparse{device}")
-    torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
+    graph_calls.offer(name, run)
+
+    def traced(*arguments: Any) -> Any:
+        graph_calls.teach()
+        return fake(*arguments)
+
+    torch.library.register_fake(f"lutetia::{name}", traced, lib=LIBRARY)
 
 
 def show_alone(name: str) -> None:

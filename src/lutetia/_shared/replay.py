@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import partial, update_wrapper
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -128,51 +128,30 @@ class Kind:
         return result
 
 
-def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callable[[], bool]) -> Callable[..., Any]:
+class Replayed:
     """`run`, which takes tensors, numbers, text and dtypes, all by position; its steps are recorded and replayed.
 
     The values of the tensors at the places `constants` may decide on the steps: calls are alike if these are the same, unchanged.
     While `watched()`, nothing is recorded or replayed.
     """
-    kinds: dict[tuple[Any, ...], Kind] = {}
-    latest: dict[tuple[Any, ...], Kind] = {}  # with a guard, by the first of the constants and the shape of x
 
-    def forget(key: tuple[Any, ...], place: tuple[Any, ...]) -> None:
-        kinds.pop(key, None)
-        latest.pop(place, None)
+    def __init__(self, run: Callable[..., Any], constants: Sequence[int], watched: Callable[[], bool]) -> None:
+        self.run, self.constants, self.watched = run, constants, watched
+        self.kinds: dict[tuple[Any, ...], Kind] = {}
+        self.latest: dict[tuple[Any, ...], Kind] = {}  # with a guard, by the first of the constants and the shape of x
+        update_wrapper(self, run)
 
-    def find(arguments: tuple[Any, ...], place: tuple[Any, ...]) -> Kind | None:
-        """What replays or records this call, if anything should."""
-        key = _key(arguments, constants)
-        if key is None:
-            return None
-        kind = kinds.get(key)
-        if kind is None:
-            if len(kinds) >= MOST:
-                kinds.clear()
-                latest.clear()
-            kind = kinds[key] = Kind(partial(forget, key, place))
-            given = [arguments[number] for number in constants if number < len(arguments) and arguments[number] is not None]
-            kind.seen = [weakref.ref(each, lambda _: forget(key, place)) for each in given]
-            return None
-        if kind.steps is not None:
-            if kind.watch(arguments, constants):
-                latest[place] = kind
-            return kind
-        return None if kind.refused or (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()) else kind
-
-    @wraps(run)
-    def call(*arguments: Any) -> Any:
-        if not (arguments[0].is_cuda or on_cpu) or watched() or not is_quiet():
-            return run(*arguments)
-        place = (id(arguments[constants[0]]) if constants and constants[0] < len(arguments) else 0, arguments[0].shape)
-        kind = latest.get(place)
+    def __call__(self, *arguments: Any) -> Any:
+        if not (arguments[0].is_cuda or on_cpu) or self.watched() or not is_quiet():
+            return self.run(*arguments)
+        place = (self.mark(arguments), arguments[0].shape)
+        kind = self.latest.get(place)
         if kind is None or not kind.knows(arguments):
-            kind = find(arguments, place)
+            kind = self._find(arguments, place)
             if kind is None:
-                return run(*arguments)
+                return self.run(*arguments)
         if kind.steps is None:
-            return kind.record(run, arguments)
+            return kind.record(self.run, arguments)
         try:
             if not torch._C._is_any_autocast_enabled():  # asked here: an empty context takes longer
                 return kind.steps(*arguments)
@@ -180,10 +159,42 @@ def replayed(run: Callable[..., Any], constants: Sequence[int], watched: Callabl
                 return kind.steps(*arguments)
         except torch.OutOfMemoryError:  # the steps were chosen when there was more of it
             kind.forget()
-        return run(*arguments)  # here, where the error no longer holds what the steps had made
+        return self.run(*arguments)  # here, where the error no longer holds what the steps had made
 
-    call.kinds = kinds  # type: ignore[attr-defined]
-    return call
+    def mark(self, arguments: tuple[Any, ...]) -> int:
+        """What tells calls of different layers apart: their first constant."""
+        constants = self.constants
+        return id(arguments[constants[0]]) if constants and constants[0] < len(arguments) else 0
+
+    def kind_of(self, arguments: tuple[Any, ...]) -> Kind | None:
+        """What replays a call, if a call like it was replayed just now."""
+        kind = self.latest.get((self.mark(arguments), arguments[0].shape))
+        return kind if kind is not None and kind.steps is not None and kind.knows(arguments) else None
+
+    def _find(self, arguments: tuple[Any, ...], place: tuple[Any, ...]) -> Kind | None:
+        """What replays or records this call, if anything should."""
+        key = _key(arguments, self.constants)
+        if key is None:
+            return None
+        kind = self.kinds.get(key)
+        if kind is None:
+            if len(self.kinds) >= MOST:
+                self.kinds.clear()
+                self.latest.clear()
+            forget = partial(self._forget, key, place)
+            kind = self.kinds[key] = Kind(forget)
+            given = [arguments[number] for number in self.constants if number < len(arguments) and arguments[number] is not None]
+            kind.seen = [weakref.ref(each, lambda _: forget()) for each in given]
+            return None
+        if kind.steps is not None:
+            if kind.watch(arguments, self.constants):
+                self.latest[place] = kind
+            return kind
+        return None if kind.refused or (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()) else kind
+
+    def _forget(self, key: tuple[Any, ...], place: tuple[Any, ...]) -> None:
+        self.kinds.pop(key, None)
+        self.latest.pop(place, None)
 
 
 def _key(arguments: tuple[Any, ...], constants: Sequence[int]) -> tuple[Any, ...] | None:

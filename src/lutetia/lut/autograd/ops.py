@@ -21,9 +21,9 @@ from torch import Tensor
 
 import lutetia
 from lutetia import flow
-from lutetia._shared import ops
+from lutetia._shared import graph_calls, ops
 from lutetia._shared.memo import trusted
-from lutetia._shared.replay import replayed
+from lutetia._shared.replay import Replayed
 from lutetia.errors import ArgumentError
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, how_of, sizes_of
@@ -165,7 +165,7 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     f"lut_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, bool to_weight, "
     f"{HOW}) -> (Tensor, Tensor)",
     lambda grad, weight, *rest: (
-        grad.new_empty((len(grad), rest[4]), dtype=rest[5]),
+        grad.new_empty((grad.shape[0], rest[4]), dtype=rest[5]),
         weight.new_empty(weight.shape if rest[6] else 0),
     ),
 )
@@ -317,23 +317,27 @@ def with_algorithm(sequence: Sequence, how: How, connectivity: Connectivity, *op
     return sequence._replace(products=how.products if algorithm == "cells" else None)
 
 
+def detect_sequence(x: Tensor, anchors: Tensor, positions: Tensor, how: How, train: bool) -> Sequence:
+    """x [B, S, I], anchors [N_t, N_c, 2], positions [L-1, N_t or 1, N_pe] -> what detectors find."""
+    comparisons, kernels = ready(x, anchors), how.kernels(x)
+    detected = kernels.detect(solid(x), comparisons, train)
+    places = kernels.detect_positions(positions_of(positions, x.shape[1], anchors.shape[0], sum_dtype(x)), train)
+    return Sequence(detected, places, anchors.shape[1], positions.shape[2])
+
+
 def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bool) -> tuple[Tensor, Sequence]:
     """x [B, S, I]; layer: weight, anchors, positions -> y [B, S, O], and `Detected`."""
-    weight, anchors, positions = layer
-    (how, connectivity), comparisons = told(rest, weight.shape), ready(x, anchors)
-    kernels, n_detectors, n_pe = how.kernels(x), anchors.shape[0], positions.shape[2]
-    detected = kernels.detect(solid(x), comparisons, train)
-    places = kernels.detect_positions(positions_of(positions, x.shape[1], n_detectors, sum_dtype(x)), train)
-    sequence = Sequence(detected, places, anchors.shape[1], n_pe)
+    weight, (how, connectivity) = layer[0], told(rest, layer[0].shape)
+    sequence = detect_sequence(x, layer[1], layer[2], how, train)
     sequence = with_algorithm(sequence, how, connectivity, weight)
-    return kernels.fill_sequence(solid(weight), connectivity, sequence, how.sums).to(output_dtype(x, weight)), sequence
+    return how.kernels(x).fill_sequence(solid(weight), connectivity, sequence, how.sums).to(output_dtype(x, weight)), sequence
 
 
 def _evaluate(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
     return _forward(x, (weight, anchors, positions), rest, False)[0]
 
 
-evaluate = replayed(_evaluate, (2, 4, 5, 6), REPLAY.watched)
+evaluate = Replayed(_evaluate, (2, 4, 5, 6), REPLAY.watched)
 
 
 @ops.define(f"lut_attention_eval({LAYER}, {HOW}) -> Tensor", _y_fake)
@@ -348,6 +352,9 @@ def _lut_attention_eval(x: Tensor, weight: Tensor, anchors: Tensor, positions: T
         if plain:
             prepare_attention(x, (weight, anchors), positions)
     return y
+
+
+graph_calls.offer("lut_attention_eval", evaluate)  # a graph has checked what the other asks
 
 
 def _lut_attention_fake(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:

@@ -27,6 +27,8 @@ SCALARS: dict[str, dict[str, float]] = {
 }
 READS = tuple(SCALARS)
 TWO_ROWS = ("blend", "confidence2")  # the reads that add a second row
+FEW = 16  # detectors of a small layer, at most, that one program of a GPU has
+STACKED, NARROW = 4, 64  # layers that one launch computes, and outputs of each, at most; they have few detectors
 
 
 class Detected(NamedTuple):

@@ -1,6 +1,6 @@
-"""Small, plain layers as kernels that a compiled graph launches itself; the sources are in `source.plain`.
+"""Small, plain layers in compiled graphs: one kernel forward, one backward; the sources are in `source.plain`.
 
-A graph that calls an op goes through torch's dispatcher and our Python, which takes longer than a launch of its own.
+Backward, the comparisons are made again: a graph takes longer to keep a tensor than a kernel to compare.
 """
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-import torch
 from torch import Tensor
 
+from lutetia._shared.launches import planned
 from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.lut.connectivity.full import full
+from lutetia.lut.kernels.protocol import FEW, STACKED
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.rows import fill_blocks
 from lutetia.lut.kernels.triton.source import plain as source
 
 BLOCK_B = 4  # rows of a batch from which one program adds up gradients
-FEW = 16  # detectors, at most, that one program has
-STACKED, NARROW = 4, 64  # layers of a stack and outputs of each, at most; one program has all their detectors
 Layers = Sequence[tuple[Tensor, Tensor]]  # weight and anchors of each
 
 
@@ -27,7 +26,7 @@ def fill(x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
     """x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> y [B, O]."""
     (batch, n_inputs), (n_detectors, n_anchors, _), n_outputs = x.shape, anchors.shape, weight.shape[2]
     y, (block_t, block_o) = x.new_empty(batch, n_outputs), fill_blocks(layout_of(full(*weight.shape)))
-    torch.library.wrap_triton(source.plain_fill_kernel)[batch, cdiv(n_outputs, block_o)](
+    planned(source.plain_fill_kernel, (batch, cdiv(n_outputs, block_o)))(
         x.contiguous(), weight.contiguous(), anchors.contiguous(), y, N_I=n_inputs, N_T=n_detectors, N_C=n_anchors, N_O=n_outputs,
         BLOCK_T=block_t, BLOCK_C=next_power_of_2(n_anchors), BLOCK_O=block_o, num_warps=1,
     )  # fmt: skip
@@ -39,8 +38,8 @@ def gradients(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor, to_x: bo
     (batch, n_inputs), (n_detectors, n_anchors, _), n_outputs = x.shape, anchors.shape, weight.shape[2]
     block_t, warps = (next_power_of_2(n_detectors), 2) if n_detectors <= FEW else (FEW // 2, 1)
     dx = x.new_zeros(x.shape) if to_x and n_detectors > FEW else x.new_empty(x.shape if to_x else 0)
-    grad, dw = grad.contiguous(), weight.new_zeros(weight.shape)  # by a graph, whose own launches cost less than those of others
-    torch.library.wrap_triton(source.plain_gradients_kernel)[cdiv(batch, BLOCK_B), cdiv(n_detectors, block_t)](
+    grad, dw = grad.contiguous(), weight.new_zeros(weight.shape)
+    planned(source.plain_gradients_kernel, (cdiv(batch, BLOCK_B), cdiv(n_detectors, block_t)))(
         grad, x.contiguous(), weight.contiguous(), anchors.contiguous(), dx if to_x else grad, dw, batch,
         N_I=n_inputs, N_T=n_detectors, N_C=n_anchors, N_O=n_outputs, TO_X=to_x, ALONE=n_detectors <= FEW,
         BLOCK_B=BLOCK_B, BLOCK_T=block_t, BLOCK_C=next_power_of_2(n_anchors), BLOCK_O=min(32, next_power_of_2(n_outputs)),
@@ -52,17 +51,11 @@ def gradients(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor, to_x: bo
 # ---- stacks: layers that follow each other ---------------------------------------------------------------------------
 
 
-def stacks(layers: Layers) -> bool:
-    """Whether one launch serves these layers, two at least."""
-    small = all(len(anchors) <= FEW and weight.shape[2] <= NARROW for weight, anchors in layers)
-    return small and 1 < len(layers) <= STACKED
-
-
 def fill_stack(x: Tensor, layers: Layers) -> list[Tensor]:
     """x [B, I], two to four layers -> y [B, O] of each."""
     ys = [x.new_empty(x.shape[0], weight.shape[2]) for weight, _ in layers]
     sizes, widest = _stack_sizes(x, layers)
-    torch.library.wrap_triton(source.stack_fill_kernel)[x.shape[0],](
+    planned(source.stack_fill_kernel, (x.shape[0],))(
         x.contiguous(), *_stack_pointers(x, layers), *_padded(ys, x), **sizes, BLOCK_O=widest, num_warps=1
     )
     return ys
@@ -75,7 +68,7 @@ def stack_gradients(grad: Tensor, x: Tensor, layers: Layers, to_x: bool) -> tupl
     ys, dys = ([x.new_empty(x.shape[0], weight.shape[2]) for weight, _ in layers[:-1]] for _ in range(2))
     (sizes, widest), grad = _stack_sizes(x, layers), grad.contiguous()
     before = chain(_padded(ys, grad, STACKED - 1), _padded(dys, grad, STACKED - 1))
-    torch.library.wrap_triton(source.stack_gradients_kernel)[cdiv(x.shape[0], BLOCK_B),](
+    planned(source.stack_gradients_kernel, (cdiv(x.shape[0], BLOCK_B),))(
         grad, x.contiguous(), *_stack_pointers(x, layers), *before, dx if to_x else grad, *_padded(dws, grad), x.shape[0],
         **sizes, TO_X=to_x, BLOCK_B=BLOCK_B, BLOCK_O=min(32, widest), ALL_O=widest, num_warps=2,
     )  # fmt: skip
