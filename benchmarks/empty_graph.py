@@ -14,17 +14,17 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 LIBRARY = torch.library.Library("lutetia_bench", "FRAGMENT")
+LIBRARY.define("nothing(Tensor[] given, int[] size) -> Tensor")
+LIBRARY.define("nothing_back(Tensor grad, Tensor[] given) -> Tensor[]")
 
 
 def nothing_from(given: Sequence[Tensor], size: Sequence[int]) -> Tensor:
     """Memory of a size, as if it were computed from the given tensors."""
-    _define()
     return torch.ops.lutetia_bench.nothing(list(given), list(size))
 
 
 def empty_step(given: Sequence[Tensor], like: Tensor) -> Callable[[], Tensor]:
     """A forward pass from tensors to one like another, which computes nothing, nor does its backward pass."""
-    _define()
     tensors, size = list(given), list(like.shape)
     return lambda: nothing_from(tensors, size)
 
@@ -37,30 +37,30 @@ def _back(grad: Tensor, given: list[Tensor]) -> list[Tensor]:
     return [torch.empty_like(each) for each in given]
 
 
-def _define() -> None:
-    """The ops, once."""
-    if hasattr(torch.ops.lutetia_bench, "nothing"):
-        return
-    LIBRARY.define("nothing(Tensor[] given, int[] size) -> Tensor")
-    LIBRARY.define("nothing_back(Tensor grad, Tensor[] given) -> Tensor[]")
-    for name, does in (("nothing", _forward), ("nothing_back", _back)):
-        LIBRARY.impl(name, does, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"lutetia_bench::{name}", does, lib=LIBRARY)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    given = inputs[0]
+    ctx.wanted = [each.requires_grad for each in given]
+    ctx.save_for_backward(*given)
 
-        def allocate(mode: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None, does: Any = does) -> Any:
-            with mode:
-                return does(*args)
 
-        torch.library.register_torch_dispatch(f"lutetia_bench::{name}", FunctionalTensorMode, allocate, lib=LIBRARY)
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, None]:
+    saved = ctx.saved_tensors
+    made = iter(torch.ops.lutetia_bench.nothing_back(grad, [t for t, want in zip(saved, ctx.wanted, strict=True) if want]))
+    return [next(made) if want else None for want in ctx.wanted], None
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        given = inputs[0]
-        ctx.wanted = [each.requires_grad for each in given]
-        ctx.save_for_backward(*given)
 
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, None]:
-        saved = ctx.saved_tensors
-        made = iter(torch.ops.lutetia_bench.nothing_back(grad, [t for t, want in zip(saved, ctx.wanted, strict=True) if want]))
-        return [next(made) if want else None for want in ctx.wanted], None
+def _define(name: str, does: Callable[..., Any]) -> None:
+    """What an op does, also where a graph is traced: there it is no op, but the memory that it allocates."""
+    LIBRARY.impl(name, does, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"lutetia_bench::{name}", does, lib=LIBRARY)
 
-    torch.library.register_autograd("lutetia_bench::nothing", backward, setup_context=keep, lib=LIBRARY)
+    def allocate(mode: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
+        with mode:
+            return does(*args)
+
+    torch.library.register_torch_dispatch(f"lutetia_bench::{name}", FunctionalTensorMode, allocate, lib=LIBRARY)
+
+
+_define("nothing", _forward)
+_define("nothing_back", _back)
+torch.library.register_autograd("lutetia_bench::nothing", _backward, setup_context=_keep, lib=LIBRARY)

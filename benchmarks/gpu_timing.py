@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import closing
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,10 +15,12 @@ from torch import Tensor
 from empty_graph import empty_step
 
 MODES = ("eager", "compiled", "graph")
-# Eager steps are slower in a process that has compiled something: benchmarks take the first two of all shapes, then the third.
+# Eager steps are slower in a process that has compiled something: the third has one of its own.
 PASSES = (("eager", "graph"), ("compiled",))
 ROUNDS = 15
 Key = TypeVar("Key")
+Runs = dict[str, Callable[[], Any]]
+own_processes = True  # or all in this one, where a test pretends to have a GPU
 
 
 def replayed(call: Callable[[], Any], calls: int = 20, repeats: int = 11) -> float:
@@ -76,30 +81,98 @@ def timed(call: Callable[[], Any], before: Callable[[], Any] | None = None) -> f
     return start.elapsed_time(end)
 
 
-def step_times(
-    forward: Callable[[], Tensor],
-    learned: Sequence[Tensor],
-    grad: Tensor,
-    modes: Sequence[str] = MODES,
-    calls: int = 20,
-    constants: Sequence[Tensor] = (),
-) -> dict[str, float]:
-    """Median ms by "step, mode" of an eval and of a training step, which ends with the gradients of `learned`. The eval steps of
-    a run are in one `no_grad`.
+class Steps(NamedTuple):
+    """A forward pass, what it learns, the gradient of its output, and other tensors that it is given."""
 
-    The modes: *eager*, called from Python; *compiled*, the same with `torch.compile` around the forward pass; *reduce-overhead*,
-    that with this mode; *graph*, replayed from a CUDA graph. Without a graph small steps depend on the host: on an H200 machine
-    one layer took 270 µs while the thread of backward passes ran on the caller's core, and up to 890 µs elsewhere.
+    forward: Callable[[], Tensor]
+    learned: Sequence[Tensor]
+    grad: Tensor
+    constants: Sequence[Tensor] = ()
+    calls: int = 20  # of one run
 
-    Beside *compiled* stands *empty graph*: compiled steps that compute nothing from the learned tensors and the constants.
+    def runs(self, modes: Sequence[str]) -> Runs:
+        """By "step, mode" what runs an eval and a training step, which ends with the gradients of what is learned.
+
+        The modes: *eager*, called from Python; *compiled*, the same with `torch.compile` around the forward pass;
+        *reduce-overhead*, that with this mode; *graph*, replayed from a CUDA graph. Beside *compiled* stands *empty graph*:
+        compiled steps that compute nothing from the same tensors. The eval steps of a run are in one `no_grad`.
+        """
+        call, given = self.forward, (self.learned, self.grad, self.calls)
+        if "compiled" not in modes:
+            return step_runs(lambda mode: compiled_as(mode, call), *given, modes)
+        torch.compiler.reset()  # else the shapes of one benchmark share one limit of compilations, and the last ones run eagerly
+        runs = step_runs(lambda mode: compiled_as(mode, call), *given, modes)
+        empty = compiled_as("compiled", empty_step((*self.learned, *self.constants), self.grad))
+        return runs | step_runs(lambda _: empty, *given, ["empty graph"])
+
+
+def in_processes(make: Callable[[Any, Sequence[str]], tuple[Runs, int]], cases: Sequence[Any]) -> list[dict[str, float]]:
+    """For each case the median ms of its runs: make(case, modes) gives those in these modes, and the calls of each.
+
+    Eager and compiled calls have a process each, and take turns: what slows the host down for a while slows both. Without a graph
+    small steps depend on it: on an H200 machine one layer took 270 µs while the thread of backward passes ran on the caller's
+    core, and up to 890 µs elsewhere; and a whole run may take twice as long as the one before.
     """
-    if "compiled" not in modes:
-        return in_turns(step_runs(lambda mode: compiled_as(mode, forward), learned, grad, calls, modes), calls, ROUNDS)
-    torch.compiler.reset()  # else the shapes of one benchmark share one limit of compilations, and the last ones run eagerly
-    runs = step_runs(lambda mode: compiled_as(mode, forward), learned, grad, calls, modes)
-    empty = compiled_as("compiled", empty_step((*learned, *constants), grad))
-    runs |= step_runs(lambda _: empty, learned, grad, calls, ["empty graph"])
-    return in_turns(runs, calls, ROUNDS)
+    workers = [_Worker(make, modes) for modes in PASSES]
+    try:
+        return [_case_in_turns(workers, case) for case in cases]
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def _case_in_turns(workers: Sequence[_Worker], case: Any) -> dict[str, float]:
+    for worker in workers:
+        worker.ask(case)
+    rounds = [{name: ms for worker in workers for name, ms in worker.ask(None).items()} for _ in range(ROUNDS)]
+    return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+
+
+class _Worker:
+    """A process that prepares the runs of a case, or times each of them once."""
+
+    def __init__(self, make: Callable[..., Any], modes: Sequence[str]) -> None:
+        self.here = None if own_processes else _answers(make, modes)
+        if self.here is not None:
+            next(self.here)
+            return
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, make, modes), daemon=True)
+        self.process.start()
+        other.close()
+
+    def ask(self, case: Any) -> dict[str, float]:
+        if self.here is not None:
+            return self.here.send(case)
+        self.pipe.send(case)
+        return self.pipe.recv()  # EOFError where it has died: its own error stands above
+
+    def close(self) -> None:
+        if self.here is None:
+            self.pipe.close()
+            self.process.join()
+
+
+def _serve(pipe: Connection, make: Callable[..., Any], modes: Sequence[str]) -> None:
+    with closing(pipe):
+        answers = _answers(make, modes)
+        next(answers)
+        try:
+            while True:
+                pipe.send(answers.send(pipe.recv()))
+        except EOFError:
+            pass
+
+
+def _answers(make: Callable[..., Any], modes: Sequence[str]) -> Any:
+    """A generator that is sent a case, or None for a turn, and gives the ms of each run of the latest case."""
+    runs, calls, case = {}, 1, (yield {})
+    while True:
+        if case is not None:
+            runs = {}  # and their memory
+            runs, calls = make(case, modes)
+        case = yield {} if case is not None else {name: timed(run, run) / calls for name, run in runs.items()}
 
 
 def compiled_as(mode: str, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -111,9 +184,9 @@ def compiled_as(mode: str, call: Callable[..., Tensor]) -> Callable[..., Tensor]
 
 def step_runs(
     forward_in: Callable[[str], Callable[[], Tensor]], learned: Sequence[Tensor], grad: Tensor, calls: int, modes: Sequence[str]
-) -> dict[str, Callable[[], Any]]:
+) -> Runs:
     """By "step, mode" what runs so many steps, with the forward pass of each mode."""
-    runs: dict[str, Callable[[], Any]] = {}
+    runs: Runs = {}
     for mode in modes:
         call, make = forward_in(mode), captured if mode == "graph" else several
         with torch.no_grad():

@@ -10,7 +10,6 @@ floor is what the bytes of a walk over the pairs take. Then how time and memory 
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 import original
-from gpu_timing import PASSES, replayed, step_times
+from gpu_timing import Runs, Steps, in_processes, replayed
 from lutetia.lut import Sums, lut_attention, random_anchors
 from lutetia.lut.algorithm import choose
 from results import Row, finish, needs_cuda, options_of, progress, result, table
@@ -38,10 +37,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     quick = {(2, 32, 32, 64, 6, 4): original.ATTENTION[64, 32, 32, 64, 6, 4]}
     shapes = quick if options.quick else original.ATTENTION
-    times: dict[tuple[int, ...], Row] = {shape: {} for shape in shapes}
-    for modes, shape in itertools.product(PASSES, shapes):
-        progress(f"{name_of(shape)}, {' and '.join(modes)}")
-        times[shape] |= measure(shape, modes)
+    taken = in_processes(runs_of, list(shapes))
+    times = {shape: measure(shape, row) for shape, row in zip(shapes, taken, strict=True)}
     layers = [{"shape": name_of(shape), **original.beside(times[shape], peer)} for shape, peer in shapes.items()]
     floored = [floor_row(shape, layer) for shape, layer in zip(shapes, layers, strict=True)]
     tables = [
@@ -97,12 +94,17 @@ class Layer:
         y.backward(self.grad)
 
 
-def measure(shape: tuple[int, ...], modes: Sequence[str]) -> Row:
-    """The times of one shape in these modes."""
+def runs_of(shape: tuple[int, ...], modes: Sequence[str]) -> tuple[Runs, int]:
+    """The steps of one shape in these modes."""
+    progress(f"{name_of(shape)}, {' and '.join(modes)}")
     layer = Layer(*shape)
-    times = step_times(layer.__call__, layer.learned, layer.grad, modes, CALLS, (layer.anchors,))
-    in_place = {"in place, graph": replayed(layer.train_in_place, CALLS)} if "graph" in modes else {}
-    return {"algorithm": layer.algorithm, **times, **in_place}
+    return Steps(layer.__call__, layer.learned, layer.grad, (layer.anchors,), CALLS).runs(modes), CALLS
+
+
+def measure(shape: tuple[int, ...], times: dict[str, float]) -> Row:
+    """The times of one shape, that of a step in place with them."""
+    layer = Layer(*shape)
+    return {"algorithm": layer.algorithm, **times, "in place, graph": replayed(layer.train_in_place, CALLS)}
 
 
 def floor_row(shape: tuple[int, ...], layer: Row) -> Row | None:

@@ -10,13 +10,13 @@ A training step is forward and all gradients: of the inputs, the tables, and the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpu_timing import replayed, step_times
+from gpu_timing import Runs, Steps, in_processes, replayed
 from lutetia.lut import kernels, random_anchors
 from lutetia.nn import LUT
 from lutetia.nn.projected_lut import head_wiring
@@ -40,9 +40,9 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     batch = 8 if options.quick else options.batch
     reads, pieces_of = [], []
-    for read in ORIGINAL:
-        progress(read)
-        row, taken = measure(read, batch)
+    for read, times in zip(ORIGINAL, in_processes(runs_of, [(read, batch) for read in ORIGINAL]), strict=True):
+        progress(f"kernels of {read}")
+        row, taken = measure(read, batch, times)
         reads.append(row)
         pieces_of += [{"read": read, **taken}] if taken else []
     columns = {"read": None, **{f"{step}, {mode}": "ms" for step in STEPS for mode in (*MODES, "empty graph")}}
@@ -64,14 +64,26 @@ def layer_of(read: str) -> LUT:
     return layer
 
 
-def measure(read: str, batch: int) -> tuple[Row, dict[str, float]]:
-    """The times of one read beside the original's, and of its kernels."""
+def batch_of(read: str, batch: int) -> tuple[LUT, Tensor, Tensor]:
+    """A layer, and x and the gradient of y for it."""
     torch.manual_seed(0)
     layer = layer_of(read)
     x = torch.randn(batch, layer.n_inputs, device="cuda", requires_grad=True)
-    grad = torch.randn(batch, layer.n_outputs, device="cuda")
+    return layer, x, torch.randn(batch, layer.n_outputs, device="cuda")
+
+
+def runs_of(case: tuple[str, int], modes: Sequence[str]) -> tuple[Runs, int]:
+    """The steps of one read in these modes."""
+    progress(f"{case[0]}, {' and '.join(modes)}")
+    layer, x, grad = batch_of(*case)
+    steps = Steps(lambda: layer(x), [x, *layer.parameters()], grad, list(layer.buffers()))
+    return steps.runs(modes), steps.calls
+
+
+def measure(read: str, batch: int, times: dict[str, float]) -> tuple[Row, dict[str, float]]:
+    """The times of one read beside the original's, and of its kernels."""
+    layer, x, grad = batch_of(read, batch)
     taken = {} if read == "hard" else {name: replayed(call) for name, call in pieces(layer, read, x.detach(), grad).items()}
-    times = step_times(lambda: layer(x), [x, *layer.parameters()], grad, constants=list(layer.buffers()))
     row: Row = {"read": read, **times}
     for step, theirs in zip(STEPS, ORIGINAL[read], strict=True):
         row |= {f"original {step}": theirs, step: theirs / times[f"{step}, graph"]}

@@ -12,7 +12,6 @@ plain kernel reads a buffer of the size of the tables, over and over.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,7 +24,7 @@ from torch import Tensor
 
 import original
 from empty_graph import nothing_from
-from gpu_timing import PASSES, ROUNDS, compiled_as, in_turns, replayed, step_runs, step_times
+from gpu_timing import Runs, Steps, compiled_as, in_processes, replayed, step_runs
 from lutetia.lut import Synapses, growth, kernels, random_anchors
 from lutetia.nn import LUT
 from original import Original
@@ -55,10 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     shapes: dict[tuple[int, ...], Original | None] = {**original.STEP, GROUPED: None}
     if options.quick:
         shapes = {QUICK: original.STEP[4096, 32, 32, 16, 6]}
-    times: dict[tuple[int, ...], Row] = {shape: {} for shape in shapes}
-    for modes, shape in itertools.product(PASSES, shapes):
-        progress(f"{name_of(shape)}, {' and '.join(modes)}")
-        times[shape] |= measure(Layer(shape), modes)
+    times = dict(zip(shapes, in_processes(runs_of, list(shapes)), strict=True))
     layers = [{"shape": name_of(shape), **original.beside(times[shape], peer)} for shape, peer in shapes.items()]
     rates = [{"shape": name_of(shape), **rates_of(Layer(shape))} for shape in shapes]
     tables = [
@@ -92,30 +88,39 @@ def compiled_modules(batch: int, stacks: tuple[int, ...]) -> list[Row]:
     """What `torch.compile` makes of small modules and stacks of them beside ours, all taking turns: one to eight of
     nn.Linear(32, 32), nn.LUT(32, 32, 16, 6), or of modules that have the tensors of ours and compute nothing: what is around an
     empty graph is the floor of a compiled call."""
+    rows: dict[str, Row] = {}
+    for number, times in zip(stacks, in_processes(stack_runs, [(batch, number) for number in stacks]), strict=True):
+        for name, ms in times.items():
+            module, step = name.split(": ")
+            rows.setdefault(f"{number} × {module}", {"module": f"{number} × {module}"})[step] = ms
+    return list(rows.values())
+
+
+def stack_runs(case: tuple[int, int], modes: Sequence[str]) -> tuple[Runs, int]:
+    """The runs of a batch of rows through so many modules."""
+    batch, number = case
+    progress(f"{number} modules, {' and '.join(modes)}")
     makers: dict[str, Callable[[int], torch.nn.Module]] = {
         EMPTY: lambda _: NoOp(),
         "nn.Linear": lambda _: torch.nn.Linear(32, 32),
         "nn.LUT": lambda seed: LUT(32, 32, 16, 6, seed=seed),
     }
     torch.compiler.reset()
-    runs: dict[tuple[str, str], Callable[[], Any]] = {}
+    runs: Runs = {}
     # All modules share the code that the compiler counts by: past its usual limit the last ones would run eagerly.
     with torch._dynamo.config.patch(recompile_limit=256):
-        for number, (name, make) in itertools.product(stacks, makers.items()):
-            progress(f"{number} × {name}")
+        for name, make in makers.items():
             module = torch.nn.Sequential(*(make(seed) for seed in range(number))).to("cuda")
             x, grad = torch.randn(batch, 32, device="cuda", requires_grad=True), torch.randn(batch, 32, device="cuda")
 
             def forward_in(mode: str, module: torch.nn.Module = module, x: Tensor = x) -> Callable[[], Tensor]:
                 return partial(compiled_as(mode, module), x)
 
-            modes = [mode for mode in FLOOR_MODES if name != EMPTY or mode != "eager"]
-            steps = step_runs(forward_in, [x, *module.parameters()], grad, CALLS, modes)
-            steps |= {f"train, {mode}, one thread": on_one_thread(steps[f"train, {mode}"]) for mode in ALONE if mode in modes}
-            runs |= {(f"{number} × {name}", step): run for step, run in steps.items()}
-        times = in_turns(runs, CALLS, ROUNDS)
-    names = dict.fromkeys(name for name, _ in runs)
-    return [{"module": name, **{step: time for (of, step), time in times.items() if of == name}} for name in names]
+            taken = [mode for mode in FLOOR_MODES if (mode == "eager") == ("eager" in modes) and (name, mode) != (EMPTY, "eager")]
+            steps = step_runs(forward_in, [x, *module.parameters()], grad, CALLS, taken)
+            steps |= {f"train, {mode}, one thread": on_one_thread(steps[f"train, {mode}"]) for mode in ALONE if mode in taken}
+            runs |= {f"{name}: {step}": run for step, run in steps.items()}
+    return runs, CALLS
 
 
 def on_one_thread(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -163,9 +168,12 @@ class Layer:
         self.grad = torch.randn(batch, self.n_outputs, device="cuda")
 
 
-def measure(layer: Layer, modes: Sequence[str]) -> dict[str, float]:
-    """The times of one shape in these modes."""
-    return step_times(lambda: layer.module(layer.x), (layer.x, layer.weight), layer.grad, modes, constants=(layer.anchors,))
+def runs_of(shape: tuple[int, ...], modes: Sequence[str]) -> tuple[Runs, int]:
+    """The steps of one shape in these modes."""
+    progress(f"{name_of(shape)}, {' and '.join(modes)}")
+    layer = Layer(shape)
+    steps = Steps(lambda: layer.module(layer.x), (layer.x, layer.weight), layer.grad, (layer.anchors,))
+    return steps.runs(modes), steps.calls
 
 
 def rates_of(layer: Layer) -> Row:
