@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ MODES = ("eager", "compiled", "graph")
 # Eager steps are slower in a process that has compiled something: the third has one of its own.
 PASSES = (("eager", "graph"), ("compiled",))
 ROUNDS = 15
+WARM = 0.01  # s that a run goes on before it is timed: a process that waited for its turn begins slowly
 Key = TypeVar("Key")
 Runs = dict[str, Callable[[], Any]]
 own_processes = True  # or all in this one, where a test pretends to have a GPU
@@ -172,7 +174,15 @@ def _answers(make: Callable[..., Any], modes: Sequence[str]) -> Any:
         if case is not None:
             runs = {}  # and their memory
             runs, calls = make(case, modes)
-        case = yield {} if case is not None else {name: timed(run, run) / calls for name, run in runs.items()}
+        case = yield {} if case is not None else {name: warm(run) / calls for name, run in runs.items()}
+
+
+def warm(run: Callable[[], Any]) -> float:
+    """ms of a run, after it has gone on for a while."""
+    end = time.perf_counter() + WARM
+    while time.perf_counter() < end:
+        run()
+    return timed(run, run)
 
 
 def compiled_as(mode: str, call: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -25,7 +25,7 @@ from results import Row, finish, needs_cuda, options_of, progress, result, table
 NEEDS = ("cuda",)
 LENGTHS = (1024, 2048, 4096, 8192)  # B 4, E 256, N_t 32, N_c 3, N_pe 3
 MEMORY, CACHE = 4.6e9, 8.8e9  # bytes that an H200 reads in a ms: from memory, and from its second-level cache (measured)
-CALLS = 5  # of one graph
+CALLS = 20  # of one graph
 FLOORS = {"eval floor": "eval, graph", "train floor": "train, graph", "in place floor": "in place, graph"}
 LEAST, LEAST_CELLS = 1.5, 25.0  # claimed, graph against graph: everywhere; in training where cells are counted
 

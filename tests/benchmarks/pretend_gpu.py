@@ -55,7 +55,7 @@ def pretend() -> None:
     for name in ("captured", "several"):
         setattr(gpu_timing, name, lambda call, calls: call)
     gpu_timing.in_turns = lambda runs, calls, rounds: {key: once(run) for key, run in runs.items()}
-    gpu_timing.own_processes, gpu_timing.ROUNDS = False, 1
+    gpu_timing.own_processes, gpu_timing.ROUNDS, gpu_timing.WARM = False, 1, 0.0
 
 
 def main(name: str) -> int:
