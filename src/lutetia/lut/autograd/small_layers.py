@@ -136,7 +136,7 @@ def _fill(x: Tensor, weight: Tensor, anchors: Tensor, source: int) -> Tensor | N
         return None
     stack = _stack_with(x, weight, anchors)
     if len(stack.layers) > 1:
-        y = torch.ops.lutetia.stack_fill(stack.x, *stack.tensors())[-1]
+        y = torch.ops.lutetia.stack_fill(stack.x, *stack.tensors())
     else:
         y = torch.ops.lutetia.plain_fill(x, weight, anchors)
     y.lutetia_stack = Marked(stack, y._version)
@@ -195,9 +195,9 @@ def _stack_fake(x: Tensor, *tensors: Tensor | None) -> list[Tensor]:
     return [x.new_empty(x.shape[0], weight.shape[2]) for weight, _ in _layers_of(tensors)]
 
 
-@define(f"stack_fill(Tensor x, {FOUR}) -> Tensor[]", _stack_fake)
-def _stack_fill(x: Tensor, *tensors: Tensor | None) -> list[Tensor]:
-    """x [B, I], weight [N_t, R, O] and anchors [N_t, N_c, 2] of two to four layers -> y [B, O] of each."""
+@define(f"stack_fill(Tensor x, {FOUR}) -> Tensor", lambda x, *tensors: _stack_fake(x, *tensors)[-1])
+def _stack_fill(x: Tensor, *tensors: Tensor | None) -> Tensor:
+    """x [B, I], weight [N_t, R, O] and anchors [N_t, N_c, 2] of two to four layers -> y [B, O] of the last."""
     from lutetia.lut.kernels.triton import plain
 
     return plain.fill_stack(x, _layers_of(tensors))

@@ -51,14 +51,14 @@ def gradients(grad: Tensor, x: Tensor, weight: Tensor, anchors: Tensor, to_x: bo
 # ---- stacks: layers that follow each other ---------------------------------------------------------------------------
 
 
-def fill_stack(x: Tensor, layers: Layers) -> list[Tensor]:
-    """x [B, I], two to four layers -> y [B, O] of each."""
+def fill_stack(x: Tensor, layers: Layers) -> Tensor:
+    """x [B, I], two to four layers -> y [B, O] of the last."""
     ys = [x.new_empty(x.shape[0], weight.shape[2]) for weight, _ in layers]
     sizes, widest = _stack_sizes(x, layers)
     planned(source.stack_fill_kernel, (x.shape[0],))(
         x.contiguous(), *_stack_pointers(x, layers), *_padded(ys, x), **sizes, BLOCK_O=widest, num_warps=1
     )
-    return ys
+    return ys[-1]
 
 
 def stack_gradients(grad: Tensor, x: Tensor, layers: Layers, to_x: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
