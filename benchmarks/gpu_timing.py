@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -20,6 +22,7 @@ MODES = ("eager", "compiled", "graph")
 PASSES = (("eager", "graph"), ("compiled",))
 ROUNDS = 15
 WARM = 0.01  # s that a run goes on before it is timed: a process that waited for its turn begins slowly
+SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 Key = TypeVar("Key")
 Runs = dict[str, Callable[[], Any]]
 own_processes = True  # or all in this one, where a test pretends to have a GPU
@@ -111,9 +114,9 @@ class Steps(NamedTuple):
 def in_processes(make: Callable[[Any, Sequence[str]], tuple[Runs, int]], cases: Sequence[Any]) -> list[dict[str, float]]:
     """For each case the median ms of its runs: make(case, modes) gives those in these modes, and the calls of each.
 
-    Eager and compiled calls have a process each, and take turns: what slows the host down for a while slows both. Without a graph
-    small steps depend on it: on an H200 machine one layer took 270 µs while the thread of backward passes ran on the caller's
-    core, and up to 890 µs elsewhere; and a whole run may take twice as long as the one before.
+    Eager and compiled calls have a process each, on the same two cores, and take turns: what slows the host down for a while
+    slows both. Without a graph small steps depend on it: on an H200 machine one layer took 270 µs while the thread of backward
+    passes ran on the caller's core, and up to 890 µs elsewhere; and a whole run may take twice as long as the one before.
     """
     workers = [_Worker(make, modes) for modes in PASSES]
     try:
@@ -157,6 +160,7 @@ class _Worker:
 
 
 def _serve(pipe: Connection, make: Callable[..., Any], modes: Sequence[str]) -> None:
+    os.sched_setaffinity(0, two_cores())
     with closing(pipe):
         answers = _answers(make, modes)
         next(answers)
@@ -165,6 +169,15 @@ def _serve(pipe: Connection, make: Callable[..., Any], modes: Sequence[str]) -> 
                 pipe.send(answers.send(pipe.recv()))
         except EOFError:
             pass
+
+
+def two_cores() -> list[int]:
+    """Two cores of this machine that are not one with two threads; fewer where there are no more."""
+    cores: dict[str, int] = {}
+    for number in sorted(os.sched_getaffinity(0)):
+        siblings = Path(SIBLINGS.format(number))
+        cores[siblings.read_text() if siblings.exists() else str(number)] = number
+    return list(cores.values())[-2:]
 
 
 def _answers(make: Callable[..., Any], modes: Sequence[str]) -> Any:

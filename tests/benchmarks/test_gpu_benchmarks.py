@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -44,3 +45,21 @@ def test_it_runs_to_its_end(name: str) -> None:
     if "original" in str(found["peers"]):  # all three modes of ours, and the peer's in the two that it has
         row = found["tables"][0]["rows"][0]
         assert {f"{step}, {mode}" for step in ("eval", "train") for mode in ("eager", "compiled", "graph")} <= set(row)
+
+
+def test_the_two_cores_are_not_one_with_two_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(Path(lutetia.__file__).parents[2] / "benchmarks"))
+    gpu_timing = importlib.import_module("gpu_timing")
+    siblings = {4: "4,6", 5: "5,7", 6: "4,6", 7: "5,7", 9: "9"}
+    for core, text in siblings.items():
+        (tmp_path / f"{core}").write_text(f"{text}\n")
+    monkeypatch.setattr(gpu_timing, "SIBLINGS", f"{tmp_path}/{{}}")
+    for allowed, expected in (
+        ({4, 5, 6, 7}, [6, 7]),
+        ({4, 6, 9}, [6, 9]),
+        ({4, 6}, [6]),
+        ({4, 5, 9}, [5, 9]),
+        ({1, 2, 3}, [2, 3]),
+    ):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, allowed=allowed: allowed)
+        assert gpu_timing.two_cores() == expected
