@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from lutetia.precompute.integer.pages import title_of as page_title
     from lutetia.precompute.integer.patch_program import block_rams as core_block_rams
     from lutetia.precompute.integer.pixels import pixel_values
-    from lutetia.precompute.integer.verilog_patches import PatchCore, core_simulator
+    from lutetia.precompute.integer.verilog_core import core_simulator
+    from lutetia.precompute.integer.verilog_patches import PatchCore
     from lutetia.precompute.ir.graph import Builder, Graph
     from lutetia.precompute.ir.interpret import trace_values
     from lutetia.precompute.ir.stream import Compare, Input, Lookup, Stream, StreamEdge, Sum, Table, TableData
@@ -171,7 +172,8 @@ _touch, __dir__ = lazy_door(
         "integer.pages": "model_page=page n_detectors page_title=title_of",
         "integer.patch_program": "core_block_rams=block_rams",
         "integer.pixels": "pixel_values",
-        "integer.verilog_patches": "PatchCore core_simulator",
+        "integer.verilog_core": "core_simulator",
+        "integer.verilog_patches": "PatchCore",
         "ir.graph": "Graph Builder",
         "ir.interpret": "trace_values",
         "ir.stream": "Stream Table TableData Compare Input Lookup StreamEdge Sum",

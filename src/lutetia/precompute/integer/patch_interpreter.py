@@ -15,15 +15,7 @@ GRID = 4  # cells down and across
 
 def interpret(program: PatchProgram, pixels: Array) -> Array:
     """The answers to images, whole numbers [n, channels, places] from 0 to 255: classes, or sums of a regression, int64 [n]."""
-    size = program.sizes
-    codes = _codes(program, np.asarray(pixels, np.int64))
-    left, right, is_constant = (program.column("lanes", name) for name in ("left", "right", "is_constant"))
-    others = np.where(is_constant == 1, right, codes[:, np.where(is_constant == 1, 0, right)])
-    bits = (codes[:, left] > others).reshape(len(codes), -1, size["K"])
-    rows = bits @ (1 << np.arange(size["K"])[::-1])
-    numbers = program.column("rows", "number").reshape(-1, size["OUTPUTS"], 1 << size["K"])
-    sums = np.array(program.bias) + sum(numbers[table][:, row].T for table, row in enumerate(rows.T))
-    return sums[:, 0] if size["OUTPUTS"] == 1 else sums.argmax(1)
+    return program.answers(_codes(program, np.asarray(pixels, np.int64)))
 
 
 def _codes(program: PatchProgram, pixels: Array) -> Array:

@@ -5,75 +5,48 @@
     slots      for each address that it can give the number of its counters; 0 where nothing is read of them
     inputs     the counts of each detector, then the pixels, that tables compare: where they are, and how many words of `edges`
     edges      for each value from 0 on, how many edges of an input lie just below it; PER values a word
-    lanes      the comparisons of each table: a code with another code, or with a constant
-    rows       the rows of each table, one output after another
 
-All of them are read from the first word to the last for an image, so no word says where the next one is.
+and the tables of `core_program`. All of them are read from the first word to the last for an image, so no word says where the
+next one is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lutetia.errors import ArgumentError, check_range
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
+from lutetia.precompute.integer.core_program import (
+    Compared,
+    CoreProgram,
+    Field,
+    Memory,
+    MemoryWords,
+    add_tables,
+    compared_inputs,
+    table_stage,
+)
 from lutetia.precompute.integer.pixels import LEVELS, has_patches, whole_edges
 from lutetia.precompute.integer.verilog_language import bits_for
 
 Array = np.ndarray[Any, Any]
 PER = 16  # values of a word of edges: 8 take 1.8 times the words, 32 a quarter more bits (measured on drawn shapes)
-MOST_CLASSES = 256
 MOST_CHANNELS = 16
 MOST_PIXELS = 1 << 16  # of an image, without its channels
 PIXEL = 3  # the kind of an input; 0 to 2 are counts of the image, of quarters and of cells
-ALWAYS, NEVER = 0, 255  # constants: every code is above 0, none above 255
-CONSTANT_BITS = 8
 # Cycles of the parts of the core besides those that they spend on their work.
 SET_UP, COUNTED = 2, 9  # before the positions of a detector, and behind them
 TAKEN = 3  # before the words of an input
 RESTED = 3  # behind the last input
-ADDED = 6  # behind the last table
-
-
-# How an ECP5 can divide a block RAM: bits of a word, and words.
-BLOCK_SHAPES = ((1, 16384), (2, 8192), (4, 4096), (9, 2048), (18, 1024), (36, 512))
-
-
-class Memory(NamedTuple):
-    """Equal memories of a core."""
-
-    bits: int  # of a word
-    words: int
-    copies: int = 1
-
-    @property
-    def total_bits(self) -> int:
-        return self.bits * self.words * self.copies
-
-    @property
-    def block_rams(self) -> int:
-        """How many an ECP5 needs at most; a small one may become LUTs."""
-        return self.copies * min(-(-self.bits // bits) * -(-self.words // words) for bits, words in BLOCK_SHAPES)
-
-
-class Field(NamedTuple):
-    """A number in a word of a memory."""
-
-    name: str
-    bits: int
 
 
 @dataclass(frozen=True, eq=False)
-class PatchProgram:
-    """The sizes of a core, the words of its memories, and the numbers in each word, the lowest bits first."""
+class PatchProgram(CoreProgram):
+    """What the core of a model that counts patterns does."""
 
-    sizes: dict[str, int]
-    words: dict[str, list[int]] = field(repr=False)
-    fields: dict[str, list[Field]] = field(repr=False)
-    bias: list[int] = field(repr=False)
     positions: int  # of all detectors
 
     @property
@@ -81,34 +54,16 @@ class PatchProgram:
         """From the last pixel of an image to its answer."""
         size = self.sizes
         counted = size["DETECTORS"] * (SET_UP + COUNTED) + self.positions * size["STEPS"]
-        coded = size["INPUTS"] * TAKEN + size["STEPPED"] + RESTED
-        looked = (size["LANES"] // size["K"] - 1) * size["PERIOD"] + size["K"] + size["OUTPUTS"] + ADDED
-        return counted + coded + looked + size["OUTPUTS"]
+        return counted + size["INPUTS"] * TAKEN + size["STEPPED"] + RESTED + self.looked
 
     @property
-    def memories(self) -> dict[str, Memory]:
-        """All memories: those that are filled, the image, the counters and the codes."""
+    def kept(self) -> dict[str, Memory]:
+        """The image and the counters."""
         size = self.sizes
-        made = {name: Memory(sum(each.bits for each in self.fields[name]), len(words)) for name, words in self.words.items()}
-        made["image"] = Memory(8 * size["CHANNELS"], size["PIXELS"], 2 * size["C"])
+        made = {"image": Memory(8 * size["CHANNELS"], size["PIXELS"], 2 * size["C"])}
         for level, name in enumerate(("image", "quarter", "cell")):
             made[f"{name} counters"] = Memory(size["COUNT_BITS"] + size["DETECTOR_BITS"], 1 << size["SLOT_BITS"] + 2 * level)
-        made["codes"] = Memory(8, size["INPUTS"], 2)
         return made
-
-    @property
-    def block_rams(self) -> int:
-        """How many block RAMs an ECP5 needs at most."""
-        return sum(memory.block_rams for memory in self.memories.values())
-
-    def column(self, memory: str, name: str) -> Array:
-        """One number of all words of a memory: int64 [words]."""
-        shift = 0
-        for each in self.fields[memory]:
-            if each.name == name:
-                return np.array([word >> shift & (1 << each.bits) - 1 for word in self.words[memory]], dtype=np.int64)
-            shift += each.bits
-        raise KeyError(name)
 
 
 def patch_program(model: IntegerClassifier, reuse: int = 1) -> PatchProgram:
@@ -127,7 +82,7 @@ def patch_program(model: IntegerClassifier, reuse: int = 1) -> PatchProgram:
     place_bits, side_bits = bits_for(height * width), max(height, width).bit_length()
     channel_bits = bits_for(channels)
     count_bits = int(max(height * width, 1)).bit_length()
-    made = _Memories()
+    made = MemoryWords()
     made.add(
         "detectors",
         [
@@ -154,28 +109,19 @@ def patch_program(model: IntegerClassifier, reuse: int = 1) -> PatchProgram:
     edge_bits = max(1, int(max(each.max(initial=0) for each in steps)).bit_length())
     edges = np.concatenate([np.pad(each, (0, -len(each) % PER)) for each in steps]).reshape(-1, PER)
     made.add("edges", [Field(str(n), edge_bits) for n in range(PER)], edges)
-    input_bits = bits_for(len(inputs))
-    right_bits = max(input_bits, CONSTANT_BITS)
-    made.add("lanes", [Field("left", input_bits), Field("right", right_bits), Field("is_constant", 1)], _lanes(stage, inputs))
-    rows = _rows(stage)
-    row_bits = max(1, int(rows.max()).bit_length())
-    made.add("rows", [Field("number", row_bits)], rows[:, None])
-    n_outputs, k = len(stage.bias), stage.lanes.shape[1]
-    period = max(k, n_outputs)
+    places = {each.number: place for place, each in enumerate(inputs)}
+    tables = add_tables(made, stage, places, {each.number: each.compared for each in inputs})
     sizes = {
+        **tables,
         "CHANNELS": channels, "PIXELS": height * width, "IMAGE_WIDTH": width, "C": per_step, "STEPS": len(offsets) // len(kept),
         "DETECTORS": len(kept), "PAIRS": len(offsets), "PATTERN_BITS": pairs.shape[1], "PER": PER, "EDGE_BITS": edge_bits,
-        "INPUTS": len(inputs), "STEPPED": len(edges), "LANES": stage.lanes.size, "K": k, "PERIOD": period, "OUTPUTS": n_outputs,
-        "BLOCKS": len(stage.lanes) * n_outputs, "W": row_bits, "SUM_BITS": stage.bits, "HAS_PIXELS": inputs[-1].kind == PIXEL,
+        "STEPPED": len(edges), "HAS_PIXELS": inputs[-1].kind == PIXEL,
         "PLACE_BITS": place_bits, "SIDE_BITS": side_bits, "CHANNEL_BITS": channel_bits, "COUNT_BITS": count_bits,
         "DISTANCE_BITS": (channels * (LEVELS - 1)).bit_length(), "VALUE_BITS": max(count_bits, 8), "SLOT_BITS": slot_bits,
-        "SOURCE_BITS": source_bits, "WORD_BITS": bits_for(int(n_words.max())), "RIGHT_BITS": right_bits,
+        "SOURCE_BITS": source_bits, "WORD_BITS": bits_for(int(n_words.max())),
     }  # fmt: skip
-    numbered = ("DETECTORS", "PAIRS", "INPUTS", "STEPPED", "LANES", "BLOCKS", "OUTPUTS", "STEPS")
-    names = {name: name[:-1] for name in numbered[:3]} | {"LANES": "LANE", "BLOCKS": "BLOCK", "OUTPUTS": "OUTPUT"}
-    names |= {"STEPPED": "STEPPED", "STEPS": "STEP"}
-    sizes |= {f"{names[name]}_BITS": bits_for(sizes[name]) for name in numbered}
-    sizes["TICK_BITS"] = bits_for(period + 1)  # compared with numbers up to the period
+    names = {"DETECTORS": "DETECTOR", "PAIRS": "PAIR", "STEPPED": "STEPPED", "STEPS": "STEP"}
+    sizes |= {f"{name}_BITS": bits_for(sizes[counted]) for counted, name in names.items()}
     whole = {name: int(value) for name, value in sizes.items()}
     return PatchProgram(whole, made.words, made.fields, stage.bias.tolist(), int((across * down).sum()))
 
@@ -189,15 +135,11 @@ def _check(model: IntegerClassifier) -> TableStage:
     """The layer of tables of a model that has a core."""
     if not has_patches(model):
         raise ArgumentError("the model counts no patterns in images: graph.emit or emit(reuse=...) make its circuit")
-    stage = model.stages[0]
-    assert len(model.stages) == 1
-    assert isinstance(stage, TableStage)
+    stage = table_stage(model)
     channels, height, width = model.model.patches.shape
     if channels > MOST_CHANNELS or height * width > MOST_PIXELS:
         found = f"{height} × {width} pixels of {channels} channels"
         raise ArgumentError(f"the images have {found}, expected {MOST_PIXELS:,} pixels and {MOST_CHANNELS} channels at most")
-    if len(stage.bias) > MOST_CLASSES:
-        raise ArgumentError(f"the model has {len(stage.bias)} classes, expected {MOST_CLASSES} at most")
     return stage
 
 
@@ -206,38 +148,27 @@ def _check(model: IntegerClassifier) -> TableStage:
 
 class _Coded(NamedTuple):
     """A pixel or a count that tables compare: its number in the model, its detector (-1 of a pixel), its kind, the edges that
-    make a difference, and for a constant that it is compared with the constant that stands for it."""
+    make a difference, and what the tables ask of it."""
 
     number: int
     detector: int
     kind: int
     edges: Array
-    constants: dict[int, int]
+    compared: Compared
 
 
 def _inputs(model: IntegerClassifier, stage: TableStage) -> list[_Coded]:
     """The inputs that tables compare, in the order in which they become codes: counts by detector, then pixels."""
     counted, n_pixels = model.model.patches.arrays()[3], model.model.n_columns
-    lanes = np.unique(stage.lanes)
-    left, right, constant = stage.left[lanes], stage.right[lanes], stage.constant[lanes]
-    paired = {*left[right >= 0].tolist(), *right[right >= 0].tolist()}
-    used = {*left.tolist(), *paired}
+    used = compared_inputs(stage, whole_edges(model))
     if max(used) < n_pixels:
-        used.add(n_pixels)  # a detector that nobody asks: the core has at least one
-    edges, found = whole_edges(model), []
+        used[n_pixels] = Compared(np.zeros(0, np.int64), {})  # a detector that nobody asks: the core has at least one
+    found = []
     for number in (*sorted(each for each in used if each >= n_pixels), *sorted(each for each in used if each < n_pixels)):
-        own = edges[number]
-        constants = np.unique(constant[(left == number) & (right < 0)])
-        meant = {each: each for each in constants.tolist()}
-        if number not in paired:  # only edges that it is compared with, numbered again
-            wanted = constants[(constants >= 1) & (constants <= len(own))]
-            meant = {each: place + 1 for place, each in enumerate(wanted.tolist())}
-            own = own[wanted - 1]
-        meant |= {each: ALWAYS if each < 1 else NEVER for each in constants.tolist() if not 1 <= each <= len(edges[number])}
         detector, _, region = (-1, 0, 0) if number < n_pixels else counted[number - n_pixels].tolist()
         kind = PIXEL if number < n_pixels else 0 if region == 0 else 1 if region <= 4 else 2
-        top = LEVELS - 1 if number < n_pixels else n_pixels
-        found.append(_Coded(number, detector, kind, own[own < top], meant))
+        top, own = LEVELS - 1 if number < n_pixels else n_pixels, used[number].edges
+        found.append(_Coded(number, detector, kind, own[own < top], used[number]))
     return found
 
 
@@ -287,47 +218,3 @@ def _slots(inputs: list[_Coded], counted: Array, n_pixels: int, kept: Array, n_p
         own = np.unique([counted[each.number - n_pixels, 1] for each in inputs if each.detector == detector])
         slots[place, own] = np.arange(1, len(own) + 1)
     return slots.reshape(-1), bits_for(int(slots.max()) + 1)
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def _lanes(stage: TableStage, inputs: list[_Coded]) -> Array:
-    """Left, right and whether right is a constant, of the comparisons of each table, the highest bit first: [lookups · k, 3]."""
-    places = {each.number: place for place, each in enumerate(inputs)}
-    words = []
-    for lane in stage.lanes.reshape(-1).tolist():
-        left, right, constant = (int(each[lane]) for each in (stage.left, stage.right, stage.constant))
-        own = places[left]
-        words.append((own, places[right], 0) if right >= 0 else (own, inputs[own].constants[constant], 1))
-    return np.array(words, dtype=np.int64)
-
-
-def _rows(stage: TableStage) -> Array:
-    """The number that each row of each table adds to each output: [lookups · outputs · 2**k], in this order."""
-    k, n_outputs = stage.lanes.shape[1], len(stage.bias)
-    rows = np.zeros((len(stage.lanes), n_outputs, 1 << k), np.int64)
-    index = np.arange(1 << k)
-    for lookup, (contents, targets) in enumerate(zip(stage.contents, stage.targets, strict=True)):
-        for column, target in enumerate(targets.tolist()):
-            rows[lookup, target] += contents[index ^ stage.flip[lookup], column]
-    return rows.reshape(-1)
-
-
-class _Memories:
-    """The words of memories, and the fields of these."""
-
-    def __init__(self) -> None:
-        self.words: dict[str, list[int]] = {}
-        self.fields: dict[str, list[Field]] = {}
-
-    def add(self, name: str, fields: list[Field], values: Array) -> None:
-        """A memory of one word for each row of values [words, fields]."""
-        values = np.asarray(values, dtype=np.int64)
-        limits = np.array([1 << each.bits for each in fields])
-        assert values.shape[1:] == limits.shape
-        assert (values >= 0).all(), name
-        assert (values < limits).all(), name
-        shifts = np.cumsum([0, *(each.bits for each in fields[:-1])]).tolist()
-        self.words[name] = [sum(value << shift for value, shift in zip(row, shifts, strict=True)) for row in values.tolist()]
-        self.fields[name] = fields
