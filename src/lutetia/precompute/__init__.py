@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.integer.pixels import pixel_values
     from lutetia.precompute.integer.verilog_core import core_simulator
     from lutetia.precompute.integer.verilog_patches import PatchCore
+    from lutetia.precompute.integer.verilog_signals import SignalCore
     from lutetia.precompute.ir.graph import Builder, Graph
     from lutetia.precompute.ir.interpret import trace_values
     from lutetia.precompute.ir.stream import Compare, Input, Lookup, Stream, StreamEdge, Sum, Table, TableData
@@ -109,6 +110,7 @@ __all__ = [
     "PatchCore",
     "PlusMinus",
     "Quantise",
+    "SignalCore",
     "SparseLinear",
     "Stream",
     "Table",
@@ -174,6 +176,7 @@ _touch, __dir__ = lazy_door(
         "integer.pixels": "pixel_values",
         "integer.verilog_core": "core_simulator",
         "integer.verilog_patches": "PatchCore",
+        "integer.verilog_signals": "SignalCore",
         "ir.graph": "Graph Builder",
         "ir.interpret": "trace_values",
         "ir.stream": "Stream Table TableData Compare Input Lookup StreamEdge Sum",

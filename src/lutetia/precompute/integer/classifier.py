@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.integer.intervals import HalfWidth
     from lutetia.precompute.integer.verilog_classifier import SharedClassifier
     from lutetia.precompute.integer.verilog_patches import PatchCore
+    from lutetia.precompute.integer.verilog_signals import SignalCore
 
 Array = np.ndarray[Any, Any]
 
@@ -145,6 +146,12 @@ class IntegerClassifier:
         from lutetia.precompute.integer.verilog_patches import emit_patches
 
         return emit_patches(self, reuse)
+
+    def emit_signals(self) -> SignalCore:
+        """The core in Verilog of a model of windows of signals, which takes samples one after another."""
+        from lutetia.precompute.integer.verilog_signals import emit_signals
+
+        return emit_signals(self)
 
     def report(self, x: Tensor, labels: Tensor, query: Tensor | None = None) -> dict[str, float]:
         """The accuracy of the float model and of this one, and how often they agree: x as the float model takes it. Of a ranking
