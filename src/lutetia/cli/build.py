@@ -28,7 +28,7 @@ from lutetia import flow
 from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
-from lutetia.cli.build_data import Measured, fit_settings, open_run_data
+from lutetia.cli.build_data import Measured, fit_settings, has_core, open_run_data
 from lutetia.cli.build_intervals import built_bounds, circuit_interval
 from lutetia.cli.build_page import page
 from lutetia.cli.build_readings import asked_readings, check_readings, input_ports, on_readings, output_port
@@ -104,12 +104,10 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
     model: Model[Any] | None = None if request.target == "c" else load(request.checkpoint)
-    if model is not None and "windows" in model.metadata:
-        raise UsageError(f"{request.checkpoint} takes windows of signals, which no circuit makes: build it with --target c")
-    if isinstance(model, Tabular) and model.patches is not None:
-        from lutetia.cli.build_patches import run_patch_build
+    if isinstance(model, Tabular) and has_core(model):
+        from lutetia.cli.build_core import run_core_build
 
-        return run_patch_build(model, request, show)
+        return run_core_build(model, request, show)
     if request.target in PROGRAMS:
         if request.axi:
             raise UsageError(f"--axi wraps a circuit, and --target is {request.target}, expected one of {', '.join(TARGETS)}")

@@ -16,7 +16,7 @@ from lutetia import training
 from lutetia.cli.given_rows import given_rows
 from lutetia.cli.guard import UsageError
 from lutetia.errors import DataError, LutetiaError
-from lutetia.models import Model, Tabular, TextColumn, text_columns
+from lutetia.models import Model, Tabular, TextColumn, signal_windows, text_columns
 from lutetia.training import (
     Boosting,
     TableConfig,
@@ -69,6 +69,27 @@ def _has_run(checkpoint: Path) -> bool:
     """Whether the config of a checkpoint says what it was trained on."""
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
     return place is not None and "data" in read_toml(place / "config.toml")
+
+
+def has_core(model: Model[Any]) -> bool:
+    """Whether the circuit of a model works step by step: it counts patterns in images, or takes windows of signals."""
+    return isinstance(model, Tabular) and (model.patches is not None or "windows" in model.metadata)
+
+
+def run_recordings(checkpoint: Path, data: Path | None, model: Tabular) -> list[np.ndarray]:
+    """The recordings of the run of a model of windows, whole numbers [samples, signals] each; none where they cannot be read."""
+    place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
+    windows = signal_windows(model.metadata)
+    assert windows is not None
+    if place is None or not _has_run(checkpoint):
+        return []
+    config = make_table_config(read_toml(place / "config.toml"), str(place)).data
+    for folder in [data] if data is not None else [*_recorded(place), Path(), place]:
+        try:
+            return training.recordings(training.read_table_file(folder / config.path), windows, model.metadata.get("missing", ()))
+        except LutetiaError:
+            continue
+    return []
 
 
 def training_rows(checkpoint: Path, data: Path | None, model: Model[Any]) -> Tensor:

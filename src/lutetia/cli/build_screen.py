@@ -84,7 +84,7 @@ def accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     if "columns" in given:
         lines.append(("inputs", readings_text(given)))
         lines.append(("readings", changed_text(report["readings"])))
-    elif "pixels" not in report:
+    elif not {"pixels", "window"} & set(report):
         lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     if report.get("output_unit") is not None:
         lines.append(("output", output_text(report)))
@@ -173,10 +173,10 @@ def _range_text(given: dict[str, Any]) -> str:
 
 def show_report(report: dict[str, Any], out: Path) -> None:
     """The outcome in a few lines, accuracy first."""
-    if report.get("kind") == "patterns":
-        from lutetia.cli.build_patches import show_patch_report
+    if report.get("kind") in ("patterns", "signals"):
+        from lutetia.cli.build_core import show_core_report
 
-        show_patch_report(report, out)
+        show_core_report(report, out)
         return
     if report.get("target") in PROGRAMS:
         from lutetia.cli.build_program import show_program_report

@@ -9,6 +9,7 @@ from typing import Any
 from lutetia._shared.folders import MANIFEST, read_manifest
 from lutetia._shared.losses import OWN, RANKING
 from lutetia._shared.numbers import short_number
+from lutetia.cli.build_data import has_core
 from lutetia.cli.show import console, one_line
 from lutetia.cli.train_table import monotone_text
 from lutetia.cli.values import PROGRAMS, TARGETS
@@ -59,9 +60,7 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
 
 def _targets(model: Model[Any]) -> list[str]:
     """What `lutetia build` can make of a model that it can build."""
-    if "windows" in model.metadata:
-        return ["c"]
-    if isinstance(model, Tabular) and model.patches is not None:
+    if has_core(model):
         return ["c", "verilog", "ecp5"]
     return [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS]
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.integer.bare import measured as measure_bare
     from lutetia.precompute.integer.c import c_files, c_memory
     from lutetia.precompute.integer.classifier import IntegerClassifier
+    from lutetia.precompute.integer.core_program import CoreProgram
     from lutetia.precompute.integer.hardware import FOLDER as HARDWARE_FOLDER
     from lutetia.precompute.integer.hardware import LanguageHardware
     from lutetia.precompute.integer.language import IntegerTransformer
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
     from lutetia.precompute.integer.pages import n_detectors
     from lutetia.precompute.integer.pages import page as model_page
     from lutetia.precompute.integer.pages import title_of as page_title
-    from lutetia.precompute.integer.patch_program import block_rams as core_block_rams
+    from lutetia.precompute.integer.patch_program import patch_program
     from lutetia.precompute.integer.pixels import pixel_values
-    from lutetia.precompute.integer.verilog_core import core_simulator
+    from lutetia.precompute.integer.signal_program import signal_program
+    from lutetia.precompute.integer.verilog_core import Core, core_simulator
     from lutetia.precompute.integer.verilog_patches import PatchCore
     from lutetia.precompute.integer.verilog_signals import SignalCore
     from lutetia.precompute.ir.graph import Builder, Graph
@@ -172,9 +174,11 @@ _touch, __dir__ = lazy_door(
         "integer.language": "IntegerTransformer",
         "integer.model": "integer_model INPUT_BITS",
         "integer.pages": "model_page=page n_detectors page_title=title_of",
-        "integer.patch_program": "core_block_rams=block_rams",
+        "integer.core_program": "CoreProgram",
+        "integer.patch_program": "patch_program",
         "integer.pixels": "pixel_values",
-        "integer.verilog_core": "core_simulator",
+        "integer.signal_program": "signal_program",
+        "integer.verilog_core": "Core core_simulator",
         "integer.verilog_patches": "PatchCore",
         "integer.verilog_signals": "SignalCore",
         "ir.graph": "Graph Builder",

@@ -74,7 +74,15 @@ if TYPE_CHECKING:
     from lutetia.training.texts import as_texts, describe_texts, looks_like_text, model_rows, read_texts, with_texts
     from lutetia.training.units import find_unit, without_unit
     from lutetia.training.window_guess import guess_windows
-    from lutetia.training.windows import WindowRows, WindowsRead, make_signal, window_labels, window_places, window_rows
+    from lutetia.training.windows import (
+        WindowRows,
+        WindowsRead,
+        make_signal,
+        recordings,
+        window_labels,
+        window_places,
+        window_rows,
+    )
 
 __all__ = [
     "Config",
@@ -124,7 +132,7 @@ __getattr__, __dir__ = lazy_door(
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
         "window_guess": "guess_windows",
-        "windows": "WindowRows WindowsRead make_signal window_labels window_places window_rows",
+        "windows": "WindowRows WindowsRead make_signal recordings window_labels window_places window_rows",
         "splits": "Split",
         "table_files": "LearningTable TABLE_KINDS=KINDS TableFile UNNAMED_COLUMN=UNNAMED"
         " column_names=named find_target is_table make_target read_table_file",

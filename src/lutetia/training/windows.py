@@ -94,6 +94,13 @@ def window_rows(file: TableFile, windows: SignalWindows, missing: Sequence[str] 
     return WindowRows(starts, windows.inputs(samples, starts), begins)
 
 
+def recordings(file: TableFile, windows: SignalWindows, missing: Sequence[str] = ()) -> list[Array]:
+    """The recordings of a file as samples, int64 [samples, signals] each; an empty cell is 0."""
+    values = _values(file, [signal.name for signal in windows.signals], missing, may_lack=True)
+    begins = _begins(file, windows.series if windows.series in file.columns else None)
+    return np.split(windows.samples(np.nan_to_num(values)), begins[1:])
+
+
 def window_labels(file: TableFile, target: str, windows: SignalWindows, rows: WindowRows, is_number: bool) -> list[Any]:
     """The label of each window: that of its rows, or the mean of numbers; None where it changes, or where a row has none."""
     cells = file.columns[target]

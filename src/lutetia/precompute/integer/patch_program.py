@@ -126,11 +126,6 @@ def patch_program(model: IntegerClassifier, reuse: int = 1) -> PatchProgram:
     return PatchProgram(whole, made.words, made.fields, stage.bias.tolist(), int((across * down).sum()))
 
 
-def block_rams(model: IntegerClassifier, reuse: int = 1) -> int:
-    """How many block RAMs of an ECP5 the core of a model needs at most."""
-    return patch_program(model, reuse).block_rams
-
-
 def _check(model: IntegerClassifier) -> TableStage:
     """The layer of tables of a model that has a core."""
     if not has_patches(model):
