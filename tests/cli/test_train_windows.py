@@ -91,7 +91,7 @@ def test_evaluate_leaves_out_windows_in_which_the_label_changes(place: Path) -> 
     [
         (("predict", "run", "1,2"), "expected a recording"),
         (("page", "run"), "sliders"),
-        (("build", "run", "--target", "ice40"), "expected verilog, ecp5 or c"),
+        (("build", "run", "--target", "lut4"), "expected verilog, ecp5, ice40 or c"),
         (("train", "board.csv", "--set", "data.window=5"), "data.window is 5"),
     ],
 )

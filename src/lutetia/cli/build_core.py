@@ -29,16 +29,16 @@ from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError, DataError, MissingFeatureError
 from lutetia.models import Tabular
-from lutetia.precompute import HARDWARE_FOLDER, Core, IntegerClassifier, LUTNetwork, TimeLimitError, core_simulator
+from lutetia.precompute import DEVICES, HARDWARE_FOLDER, Core, IntegerClassifier, LUTNetwork, TimeLimitError, core_simulator
 
 if TYPE_CHECKING:
     from lutetia.cli.build import BuildRequest
     from lutetia.cli.build_core_kind import CoreKind
 
 FORMAT = "lutetia.build/1"
-TARGETS = ("lut6", "verilog", "ecp5")  # lut6 is the default of the command
+TARGETS = ("lut6", "verilog", "ecp5", "ice40")  # lut6 is the default of the command
 WEIGHT_BITS = 8
-MOST_BLOCK_RAMS = 208  # of an ECP5 85k, the largest
+MOST_BLOCK_RAMS = {"ecp5": 208, "ice40": 32}  # of the largest
 AIMED = 60.0  # MHz, where --fmax does not say
 READ_BACK = 256  # answers
 MOST_SIMULATED, FEWEST_SIMULATED = 64, 2  # answers
@@ -54,7 +54,7 @@ def run_core_build(model: Tabular, request: BuildRequest, show: bool) -> dict[st
     screen = Screen(show)
     network, report, samples = screen.run("tables", lambda: _network(kind, model, request))
     core = kind.emit(IntegerClassifier(network), request)
-    report |= _facts(kind, core)
+    report |= _facts(kind, core, report["device"])
     show_accuracy(report, screen)
     screen.say("core", kind.text(report))
     given = _given(kind, core, report, samples)
@@ -84,12 +84,17 @@ def run_core_build(model: Tabular, request: BuildRequest, show: bool) -> dict[st
     return report
 
 
+def device_of(request: BuildRequest) -> str:
+    """The device that a core has to fit."""
+    return "ice40" if request.target == "ice40" else "ecp5"
+
+
 def _check(kind: CoreKind, model: Tabular, request: BuildRequest) -> None:
     """Refuse options that mean nothing for a core."""
     if request.target not in TARGETS:
         raise UsageError(
             f"{request.checkpoint} {kind.why}, which is built as a core with memories: --target is {request.target}, expected "
-            "verilog, ecp5 or c"
+            "verilog, ecp5, ice40 or c"
         )
     if request.readings:
         raise UsageError(f"--reading is for columns of numbers, and this model {kind.why}")
@@ -107,19 +112,20 @@ def _check(kind: CoreKind, model: Tabular, request: BuildRequest) -> None:
 
 def _network(kind: CoreKind, model: Tabular, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any], Any]:
     """The integer model, its facts, and the samples that it was measured on, as a core takes them."""
-    weight_bits = request.weight_bits or WEIGHT_BITS
+    weight_bits, device = request.weight_bits or WEIGHT_BITS, device_of(request)
+    most = MOST_BLOCK_RAMS[device]
 
     def block_rams(network: LUTNetwork) -> int:
-        return kind.program(IntegerClassifier(network), request).block_rams
+        return kind.program(IntegerClassifier(network), request).block_rams(device)
 
     refit = Refit(fit_settings(request.checkpoint), request.refit)
     prepared = kind.prepare(model, open_run_data(request.checkpoint, request.data, model), request)
-    room = Room(MOST_BLOCK_RAMS, block_rams, "block_rams")
+    room = Room(most, block_rams, "block_rams")
     network, used = kept_tables(model, weight_bits, prepared.data, refit, request.n_tables, room)
-    if (needed := block_rams(network)) > MOST_BLOCK_RAMS:
+    if (needed := block_rams(network)) > most:
         raise ArgumentError(
             f"the core of {request.checkpoint} needs about {needed:,} block RAMs for {used['used']:,} of its tables, expected "
-            f"{MOST_BLOCK_RAMS} at most, those of an ECP5 85k: fewer --tables, {kind.smaller}, or --target c"
+            f"{most} at most, those of {DEVICES[device].name}: fewer --tables, {kind.smaller}, or --target c"
         )
     interval = circuit_interval(network, built_bounds(network, prepared.data, weight_bits, used["used"]))
     facts = {
@@ -129,6 +135,7 @@ def _network(kind: CoreKind, model: Tabular, request: BuildRequest) -> tuple[LUT
         "model": type(model).__name__,
         "kind": kind.name,
         "target": "verilog",
+        "device": device,
         "weights": sum(each.numel() for each in model.parameters()),
         "classes": [str(name) for name in model.metadata.get("classes", ())],
         "title": model.title or "the prediction",
@@ -144,7 +151,7 @@ def _network(kind: CoreKind, model: Tabular, request: BuildRequest) -> tuple[LUT
     return network, facts, prepared.samples
 
 
-def _facts(kind: CoreKind, core: Core) -> dict[str, Any]:
+def _facts(kind: CoreKind, core: Core, device: str) -> dict[str, Any]:
     """What the core is, for the report."""
     size = core.program.sizes
     return {
@@ -155,8 +162,10 @@ def _facts(kind: CoreKind, core: Core) -> dict[str, Any]:
         "inputs": size["INPUTS"],
         "tables": size["LANES"] // size["K"],
         "sum_bits": size["SUM_BITS"],
-        "memories": {name: {**each._asdict(), "block_rams": each.block_rams} for name, each in core.program.memories.items()},
-        "block_rams": core.program.block_rams,
+        "memories": {
+            name: {**each._asdict(), "block_rams": each.block_rams(device)} for name, each in core.program.memories.items()
+        },
+        "block_rams": core.program.block_rams(device),
         "proof": NOT_PROVED,
         **{name: {"left_out": "not finished", "seconds": 0.0} for name in ("read_back", "simulated", "synthesis")},
     }
@@ -197,10 +206,10 @@ def _simulate(kind: CoreKind, core: Core, report: dict[str, Any], given: Any, re
 
 
 def _synthesise(kind: CoreKind, core: Core, report: dict[str, Any], request: BuildRequest) -> dict[str, Any]:
-    """The counts of yosys, with --target ecp5 or --fmax also the clock of nextpnr and what it comes to."""
-    place = request.target == "ecp5" or request.fmax is not None
+    """The counts of yosys, with the target of a device or --fmax also the clock of nextpnr and what it comes to."""
+    place = request.target in MOST_BLOCK_RAMS or request.fmax is not None
     aimed = (request.fmax or AIMED) if place else None
-    made = core.synthesize(place=place, fmax=aimed, speed_grade=request.speed_grade, limit=request.time_limit)
+    made = core.synthesize(report["device"], place=place, fmax=aimed, speed_grade=request.speed_grade, limit=request.time_limit)
     speed = made["fmax_mhz"] and round(made["fmax_mhz"] * 1e6 / kind.cycles_each(report), 1)
     return {**made, f"{kind.many}_per_second": speed}
 
@@ -228,7 +237,7 @@ def show_core_report(report: dict[str, Any], out: Path) -> None:
     say("read back", read["left_out"] or f"{read[many]} {many} by the contents of the memories: equal to the integer model")
     say("simulated", simulated["left_out"] or f"{simulated[many]} {many} by {simulated['by']}: equal to the integer model")
     say("proof", report["proof"])
-    say("ecp5", made["left_out"] or cells_text(made))
+    say(report["device"], made["left_out"] or cells_text(made))
     if made.get("placed"):
         say("placed", made["placed"])
     say("verilog", str(out / HARDWARE_FOLDER / "core.v"))
@@ -241,7 +250,7 @@ def _speed_text(kind: CoreKind, report: dict[str, Any]) -> str:
     speed, clock = kind.speed(report)
     if report["synthesis"].get("fmax_mhz"):
         return f"{speed:,.0f} {kind.many} per second at {clock:.1f} MHz, the clock that nextpnr found"
-    return f"{speed:,.0f} {kind.many} per second at a clock of {clock:g} MHz; --target ecp5 says how fast the clock can be"
+    return f"{speed:,.0f} {kind.many} per second at a clock of {clock:g} MHz; --target ecp5 (or ice40) says how fast it can be"
 
 
 def _an(noun: str) -> str:

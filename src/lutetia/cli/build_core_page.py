@@ -9,7 +9,7 @@ from lutetia import report as pages
 from lutetia.cli.build_core_kind import CoreKind
 from lutetia.cli.build_page import accuracies, within
 from lutetia.cli.build_screen import cells_text, output_text
-from lutetia.precompute import page_title
+from lutetia.precompute import DEVICES, page_title
 from lutetia.report import CellTable, Check, Circuit, Part, Story
 
 ICARUS = "iverilog -g2005-sv -s lutetia_bench -o run memories.v core.v bench.v && vvp -n run"
@@ -29,7 +29,7 @@ def _figures(kind: CoreKind, report: dict[str, Any]) -> dict[str, str]:
     made = report["synthesis"]
     figures = dict(accuracies(report)) | {f"clock cycles per {kind.one}": f"{kind.cycles_each(report):,}"}
     if not made["left_out"]:
-        figures |= {"LUTs, synthesised for ecp5": f"{made['luts']:,}", "block RAMs": f"{made['bram']:,}"}
+        figures |= {f"LUTs, synthesised for {report['device']}": f"{made['luts']:,}", "block RAMs": f"{made['bram']:,}"}
     if made.get(f"{kind.many}_per_second"):
         figures[f"{kind.many} per second, placed and routed"] = f"{made[f'{kind.many}_per_second']:,.0f}"
     return figures
@@ -64,7 +64,8 @@ def _facts(kind: CoreKind, report: dict[str, Any]) -> dict[str, str]:
 def _memories(report: dict[str, Any]) -> CellTable:
     rows = [(name, each["words"], each["bits"], each["copies"], each["block_rams"]) for name, each in report["memories"].items()]
     heads = ("memory", "words", "bits of a word", "copies", "block RAMs at most")
-    return CellTable(heads, rows, "Block RAMs of an ECP5, before synthesis; small memories become LUTs.", "Memories")
+    said = f"Block RAMs of {DEVICES[report['device']].name}, before synthesis; small memories become LUTs."
+    return CellTable(heads, rows, said, "Memories")
 
 
 def _checks(kind: CoreKind, report: dict[str, Any]) -> list[Check]:
@@ -78,7 +79,7 @@ def _checks(kind: CoreKind, report: dict[str, Any]) -> list[Check]:
             lambda: f"{simulated[many]} {many} one after another by {simulated['by']}, with random pauses, {same}",
         ),
         Check("Proof", None, report["proof"]),
-        _check("Synthesis for ecp5", made, lambda: cells_text(made)),
+        _check(f"Synthesis for {report['device']}", made, lambda: cells_text(made)),
     ]
     if made.get("placed"):
         checks.append(Check("Place and route", None if made["placed"].startswith("not placed") else True, made["placed"]))

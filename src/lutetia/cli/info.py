@@ -61,7 +61,7 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
 def _targets(model: Model[Any]) -> list[str]:
     """What `lutetia build` can make of a model that it can build."""
     if has_core(model):
-        return ["c", "verilog", "ecp5"]
+        return ["c", "verilog", "ecp5", "ice40"]
     return [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS]
 
 

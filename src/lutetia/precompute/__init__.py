@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.tables.table import IOTable, MissingRowError
     from lutetia.precompute.tools.find import TimeLimitError, find_tool, require_program, run_program, run_yosys, time_limit
     from lutetia.precompute.tools.hardware import EquivalenceError, Hardware
-    from lutetia.precompute.tools.place import SPEED_GRADES
+    from lutetia.precompute.tools.place import DEVICES, SPEED_GRADES
     from lutetia.precompute.tools.simulate import SIMULATORS
     from lutetia.precompute.tools.synthesize import TARGETS, read_cells, recipe
 
@@ -190,7 +190,7 @@ _touch, __dir__ = lazy_door(
         "tables.table": "IOTable MissingRowError",
         "tools.find": "TimeLimitError find_tool require_program run_program run_yosys time_limit",
         "tools.hardware": "EquivalenceError Hardware",
-        "tools.place": "SPEED_GRADES",
+        "tools.place": "DEVICES SPEED_GRADES",
         "tools.simulate": "SIMULATORS",
         "tools.synthesize": "TARGETS read_cells recipe",
     },

@@ -22,8 +22,11 @@ MOST_CLASSES = 256
 ALWAYS, NEVER = 0, 255  # constants: every code is above 0, none above 255
 CONSTANT_BITS = 8
 ADDED = 6  # cycles behind the last table
-# How an ECP5 can divide a block RAM: bits of a word, and words.
-BLOCK_SHAPES = ((1, 16384), (2, 8192), (4, 4096), (9, 2048), (18, 1024), (36, 512))
+# How a device can divide a block RAM: bits of a word, and words.
+BLOCK_SHAPES = {
+    "ecp5": ((1, 16384), (2, 8192), (4, 4096), (9, 2048), (18, 1024), (36, 512)),
+    "ice40": ((2, 2048), (4, 1024), (8, 512), (16, 256)),
+}
 
 
 class Memory(NamedTuple):
@@ -37,10 +40,9 @@ class Memory(NamedTuple):
     def total_bits(self) -> int:
         return self.bits * self.words * self.copies
 
-    @property
-    def block_rams(self) -> int:
-        """How many an ECP5 needs at most; a small one may become LUTs."""
-        return self.copies * min(-(-self.bits // bits) * -(-self.words // words) for bits, words in BLOCK_SHAPES)
+    def block_rams(self, device: str) -> int:
+        """How many block RAMs they need at most; a small one may become LUTs."""
+        return self.copies * min(-(-self.bits // bits) * -(-self.words // words) for bits, words in BLOCK_SHAPES[device])
 
 
 class Field(NamedTuple):
@@ -95,10 +97,9 @@ class CoreProgram:
         """The memories of what comes in, and of what is made of it."""
         raise NotImplementedError
 
-    @property
-    def block_rams(self) -> int:
-        """How many block RAMs an ECP5 needs at most."""
-        return sum(memory.block_rams for memory in self.memories.values())
+    def block_rams(self, device: str) -> int:
+        """How many block RAMs of a device it needs at most."""
+        return sum(memory.block_rams(device) for memory in self.memories.values())
 
     def column(self, memory: str, name: str) -> Array:
         """One number of all words of a memory: int64 [words]."""

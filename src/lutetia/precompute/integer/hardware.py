@@ -21,7 +21,7 @@ from lutetia.precompute.integer.sampling import Draws
 from lutetia.precompute.integer.verilog_language import CoreLayout, bench_text, core_files
 from lutetia.precompute.tools.find import HOW, find_tool, missing, require_program, run_program, run_yosys, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
-from lutetia.precompute.tools.place import Placement, PlaceOptions, route
+from lutetia.precompute.tools.place import DEVICES, Placement, PlaceOptions, route
 from lutetia.precompute.tools.synthesize import KINDS, read_cells
 
 FORMAT = "lutetia.language/1"
@@ -191,24 +191,32 @@ def emit_language(
 
 
 def synthesize_core(
-    texts: dict[str, str], sources: list[str], options: PlaceOptions, *, place: bool, crowded: bool, limit: float | None
+    texts: dict[str, str],
+    sources: list[str],
+    options: PlaceOptions,
+    *,
+    place: bool,
+    limit: float | None,
+    target: str = "ecp5",
+    crowded: bool = False,
 ) -> dict[str, Any]:
     """Synthesise the files of a core, of which `sources` are Verilog: see `LanguageHardware.synthesize`, `crowded`: `route`."""
-    options.check("ecp5", place)
+    check_choice("target", target, tuple(DEVICES))
+    options.check(target, place)
     with tempfile.TemporaryDirectory() as where, time_limit(limit):
         folder = Path(where)
         write_texts(texts, folder)
         script = [
             f"read_verilog -DSYNTHESIS {' '.join(sources)}",
-            f"synth_ecp5 -top {TOP}",
+            f"synth_{target} -top {TOP}",
             "tee -q -o stat.json stat -json",
         ]
         run_yosys([*script, "delete t:$scopeinfo", "write_json placed.json"], folder, "synthesize")
         cells = read_cells(folder / "stat.json")
-        clock = route("ecp5", folder, options, crowded=crowded) if place else Placement(None, "")
+        clock = route(target, folder, options, crowded=crowded) if place else Placement(None, "")
     counted = {kind: sum(count for name, count in cells.items() if _is_kind(name, names)) for kind, names in KINDS.items()}
     clocked = {"fmax_mhz": clock.fmax_mhz, "placed": clock.placed}
-    return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}
+    return {"target": target, "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}
 
 
 def _prompt_words(prompt: bytes) -> str:

@@ -117,15 +117,21 @@ class Core:
         return got
 
     def synthesize(
-        self, *, place: bool = False, fmax: float | None = None, speed_grade: int | None = None, limit: float | None = None
+        self,
+        target: str = "ecp5",
+        *,
+        place: bool = False,
+        fmax: float | None = None,
+        speed_grade: int | None = None,
+        limit: float | None = None,
     ) -> dict[str, Any]:
-        """Synthesise it with yosys for an ECP5: counts of lookup tables, flip-flops, block RAMs and DSPs (none).
+        """Synthesise it with yosys for an ECP5 or an iCE40: counts of lookup tables, flip-flops, block RAMs and DSPs (none).
 
         With `place` nextpnr places and routes it for a clock of `fmax` MHz, where it is installed: see
         `LanguageHardware.synthesize`.
         """
         options = PlaceOptions(fmax=fmax, speed_grade=speed_grade)
-        return synthesize_core(self.files, self.sources, options, place=place, crowded=False, limit=limit)
+        return synthesize_core(self.files, self.sources, options, place=place, limit=limit, target=target)
 
     def _answer_words(self, x: Any, bits: int) -> str:
         """The answers in a memory of the test bench."""
