@@ -11,7 +11,6 @@ import pytest
 
 from lutetia.cli.build import BuildRequest, run_build
 from lutetia.cli.guard import UsageError
-from lutetia.cli.page import write_page
 from lutetia.cli.predict import PredictRequest, predict
 from lutetia.errors import ArgumentError
 from lutetia.models import load, save, signal_windows
@@ -154,8 +153,6 @@ def test_what_is_not_made_of_windows_is_refused(tmp_path: Path) -> None:
     save(made.model, tmp_path / "model")
     with pytest.raises(UsageError, match="a core with memories: --target is lut4, expected verilog, ecp5, ice40 or c"):
         run_build(BuildRequest(tmp_path / "model", tmp_path / "out", target="lut4"), show=False)
-    with pytest.raises(UsageError, match="sliders"):
-        write_page(tmp_path / "model", tmp_path / "page.html", None)
     made.model.metadata = {**made.model.metadata, "features": ["other"] * made.model.n_columns}
     with pytest.raises(ArgumentError, match=r"metadata\.windows"):
         save(made.model, tmp_path / "other")

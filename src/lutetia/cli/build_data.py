@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from lutetia.errors import DataError, LutetiaError
 from lutetia.models import Model, Tabular, TextColumn, signal_windows, text_columns
 from lutetia.training import (
     Boosting,
+    HeldRows,
     TableConfig,
+    held_rows,
     is_table_config,
     make_table_config,
     model_rows,
@@ -29,6 +31,7 @@ from lutetia.training import (
 )
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
+Opened = TypeVar("Opened")
 SPLITS = ("test", "valid", "train")  # where accuracy is measured, the best first
 
 
@@ -78,18 +81,32 @@ def has_core(model: Model[Any]) -> bool:
 
 def run_recordings(checkpoint: Path, data: Path | None, model: Tabular) -> list[np.ndarray]:
     """The recordings of the run of a model of windows, whole numbers [samples, signals] each; none where they cannot be read."""
-    place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
+    windows, missing = signal_windows(model.metadata), model.metadata.get("missing", ())
+    assert windows is not None
+
+    def opened(config: TableConfig, folder: Path) -> list[np.ndarray]:
+        return training.recordings(training.read_table_file(folder / config.data.path), windows, missing)
+
+    found = _of_table_run(checkpoint, data, opened)
+    return [] if isinstance(found, str) else found
+
+
+def run_rows(checkpoint: Path, model: Model[Any]) -> HeldRows | str:
+    """Rows of recordings that were held out of the run of a model of windows; or why there are none."""
     windows = signal_windows(model.metadata)
     assert windows is not None
+    return _of_table_run(checkpoint, None, lambda config, folder: held_rows(config, folder, windows))
+
+
+def _of_table_run(checkpoint: Path, data: Path | None, opened: Callable[[TableConfig, Path], Opened]) -> Opened | str:
+    """What is opened of the file of a run, by its config and the folder of the file; or why it is not."""
+    place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
     if place is None or not _has_run(checkpoint):
-        return []
-    config = make_table_config(read_toml(place / "config.toml"), str(place)).data
-    for folder in [data] if data is not None else [*_recorded(place), Path(), place]:
-        try:
-            return training.recordings(training.read_table_file(folder / config.path), windows, model.metadata.get("missing", ()))
-        except LutetiaError:
-            continue
-    return []
+        return f"{checkpoint} does not say what it was trained on"
+    config = make_table_config(read_toml(place / "config.toml"), str(place))
+    folders = [data] if data is not None else [*_recorded(place), Path(), place]
+    found = _first_opened(folders, lambda folder: opened(config, folder))
+    return f"its data cannot be opened: {found}" if isinstance(found, str) else found
 
 
 def training_rows(checkpoint: Path, data: Path | None, model: Model[Any]) -> Tensor:
@@ -143,16 +160,25 @@ def _open_run(checkpoint: Path, data: Path | None, metadata: Mapping[str, Any] =
     table = as_fitted(make_table_config(tables, str(place)), metadata) if is_table_config(tables) else None
     classes = metadata.get("classes", ())
     wanted = table or training.read_config(place / "config.toml").data
-    folders = [data] if data is not None else [*_recorded(place), Path(), place]
+
+    def opened(folder: Path) -> training.Data:
+        if isinstance(wanted, TableConfig):
+            return open_table(wanted, folder, classes)[1]
+        return training.open_data(wanted, folder, classes)
+
+    found = _first_opened([data] if data is not None else [*_recorded(place), Path(), place], opened)
+    return f"its data cannot be opened: {found} (--data FOLDER says where it is)" if isinstance(found, str) else found
+
+
+def _first_opened(folders: Sequence[Path], opened: Callable[[Path], Opened]) -> Opened | str:
+    """What is opened from the first of some folders that has it; or why it is not in the first of all."""
     why = ""
     for folder in folders:
         try:
-            if isinstance(wanted, TableConfig):
-                return open_table(wanted, folder, classes)[1]
-            return training.open_data(wanted, folder, classes)
+            return opened(folder)
         except LutetiaError as error:
             why = why or str(error)
-    return f"its data cannot be opened: {why} (--data FOLDER says where it is)"
+    return why
 
 
 def _places(checkpoint: Path) -> list[Path]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lutetia.cli.guard import UsageError
 from lutetia.cli.outputs import check_output, default_page
-from lutetia.cli.show import console, print_warning
+from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import DataError
 from lutetia.files import write_atomically
 from lutetia.models import Model, Tabular, load
-from lutetia.precompute import IntegerTransformer, c_memory, integer_model, model_page, n_detectors, page_title
+from lutetia.precompute import ExampleRecording, IntegerTransformer, c_memory, integer_model, model_page, n_detectors, page_title
 
 LARGE = 5 << 20  # bytes: beyond it a phone takes a while to open a page
-WEIGHT_BITS, NUMBER_BITS = 8, 24  # of an entry; that of a number is rounded so little that the page says what `predict` says
+WEIGHT_BITS, FINE_BITS = 8, 24  # of an entry; those of a number and of windows are fine enough to say what `predict` says
 
 
 def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[str, Any]:
@@ -22,13 +21,13 @@ def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[st
     out = default_page("model.html") if out is None else out
     check_output("--out", out, (".html", ".htm"))
     loaded: Model[Any] = load(checkpoint)
-    if "windows" in loaded.metadata:
-        why = f"{checkpoint} takes windows of signals, and a page has sliders for the columns of a row"
-        raise UsageError(f"{why}: lutetia explain {checkpoint} RECORDING.csv --html why.html, or lutetia build --target c")
-    is_number = isinstance(loaded, Tabular) and loaded.is_regression
-    model = integer_model(loaded, weight_bits=NUMBER_BITS if is_number else WEIGHT_BITS)
+    has_windows = isinstance(loaded, Tabular) and "windows" in loaded.metadata
+    is_fine = has_windows or (isinstance(loaded, Tabular) and loaded.is_regression)
+    model = integer_model(loaded, weight_bits=FINE_BITS if is_fine else WEIGHT_BITS)
     figures = {"tables": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}
-    content = model_page(model, title or page_title(checkpoint), figures).encode("utf-8", errors="replace")
+    example = _example(checkpoint, loaded) if has_windows else None
+    shown = None if isinstance(example, str) else example
+    content = model_page(model, title or page_title(checkpoint), figures, shown).encode("utf-8", errors="replace")
     try:
         with write_atomically(out) as file:
             file.write(content)
@@ -39,11 +38,24 @@ def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[st
         "kind": "language" if isinstance(model, IntegerTransformer) else "classifier",
         "bytes": len(content),
         "large": len(content) > LARGE,
+        **({"example": None if shown is None else shown.said, "no_example": example if shown is None else ""} if example else {}),
     }
+
+
+def _example(checkpoint: Path, model: Model[Any]) -> ExampleRecording | str:
+    """Rows that were held out, for the page to begin with; or why there are none."""
+    from lutetia.cli.build_data import run_rows  # loads what trains
+
+    found = run_rows(checkpoint, model)
+    return found if isinstance(found, str) else ExampleRecording(*found)
 
 
 def show_page(told: dict[str, Any]) -> None:
     """Where the page is."""
     if told["large"]:
         print_warning(f"{told['out']} has {told['bytes'] / 2**20:.1f} MB: phones may take a while to open it")
+    if told.get("example"):
+        console().print(f"example  {one_line(told['example'])}, which the page holds", soft_wrap=True, markup=False)
+    elif told.get("no_example"):
+        print_warning(f"the page begins with waves that are made up: {one_line(told['no_example'])}")
     console().print(f"page  {told['out']}, {told['bytes'] / 2**20:.2f} MB", soft_wrap=True, markup=False)

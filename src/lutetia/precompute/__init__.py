@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.integer.hardware import LanguageHardware
     from lutetia.precompute.integer.language import IntegerTransformer
     from lutetia.precompute.integer.model import INPUT_BITS, integer_model
+    from lutetia.precompute.integer.page_windows import ExampleRecording
     from lutetia.precompute.integer.pages import n_detectors
     from lutetia.precompute.integer.pages import page as model_page
     from lutetia.precompute.integer.pages import title_of as page_title
@@ -173,6 +174,7 @@ _touch, __dir__ = lazy_door(
         "integer.hardware": "LanguageHardware HARDWARE_FOLDER=FOLDER",
         "integer.language": "IntegerTransformer",
         "integer.model": "integer_model INPUT_BITS",
+        "integer.page_windows": "ExampleRecording",
         "integer.pages": "model_page=page n_detectors page_title=title_of",
         "integer.core_program": "CoreProgram",
         "integer.patch_program": "patch_program",

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from lutetia.training.task import told as metrics_text
     from lutetia.training.texts import as_texts, describe_texts, looks_like_text, model_rows, read_texts, with_texts
     from lutetia.training.units import find_unit, without_unit
+    from lutetia.training.window_example import HeldRows, held_rows
     from lutetia.training.window_guess import guess_windows
     from lutetia.training.windows import (
         WindowRows,
@@ -131,6 +132,7 @@ __getattr__, __dir__ = lazy_door(
         "shaping": "Shaping",
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
+        "window_example": "HeldRows held_rows",
         "window_guess": "guess_windows",
         "windows": "WindowRows WindowsRead make_signal recordings window_labels window_places window_rows",
         "splits": "Split",

@@ -50,12 +50,15 @@ class WindowCounts:
 @dataclass(frozen=True, eq=False)
 class WindowsRead:
     """The windows of a table of data: how they are made, what they were made of, the ends of each signal, and what is held out
-    together, "groups" by a column or "blocks" of some rows, and why not by recordings."""
+    together, "groups" by a column or "blocks" of some rows, and why not by recordings; the rows where windows and recordings
+    begin, int64 [n] each."""
 
     windows: SignalWindows
     counts: WindowCounts
     ends: list[tuple[float, float]]
     held: tuple[str, str]
+    starts: Array
+    begins: Array
     why: str = ""
 
     @property
@@ -160,7 +163,7 @@ def window_table(file: TableFile, wanted: TableSettings) -> LearningTable:
     counts = WindowCounts(len(starts), len(begins), int((~kept).sum()), int(lacking.sum()), int(short.sum()))
     ends = list(zip(np.nanmin(values, 0).tolist(), np.nanmax(values, 0).tolist(), strict=True))
     split = Split("latest" if wanted.split == "latest" else "groups", key[starts])
-    read = WindowsRead(windows, counts, ends, held, why)
+    read = WindowsRead(windows, counts, ends, held, starts, begins, why)
     return LearningTable(x, y, windows.titles, classes, {}, left_out, x.shape[1:], split=split, windows=read)
 
 

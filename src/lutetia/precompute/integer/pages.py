@@ -16,18 +16,21 @@ from lutetia._shared.markup import Html, tag
 from lutetia._shared.pages import Article, Section, article, asset, packed
 from lutetia.models import REGION_CELLS, Tabular, has_times, region_name, text_columns
 from lutetia.precompute.integer.c_columns import comparisons
+from lutetia.precompute.integer.c_windows import windows_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
 from lutetia.precompute.integer.intervals import HalfWidth
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
 from lutetia.precompute.integer.page_numbers import packed_numbers
 from lutetia.precompute.integer.page_texts import page_letters, page_text
+from lutetia.precompute.integer.page_windows import STYLE, WINDOWS, ExampleRecording, window_data, window_section
 from lutetia.precompute.integer.pixels import has_patches, whole_edges
 from lutetia.precompute.integer.sampling import weights
 
 PACKAGE = "lutetia.precompute.integer"
 LANGUAGE = ("arrays.js", "language.js", "writing.js")
-IMAGE = ("arrays.js", "classifier.js", "patches.js", "answers.js", "drawing.js")
-NUMBERS = ("arrays.js", "classifier.js", "answers.js", "texts.js", "sliders.js")
+IMAGE = ("arrays.js", "classifier.js", "patches.js", "told.js", "answers.js", "drawing.js")
+NUMBERS = ("arrays.js", "classifier.js", "told.js", "answers.js", "texts.js", "sliders.js")
+SIGNALS = "Open a recording, or look at the one that is there, and choose a window."
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
 LOGARITHM = (
@@ -42,19 +45,29 @@ MOST_LABELS = 1 << 10  # values of an input that are shown in the unit of the da
 Array = np.ndarray[Any, Any]
 
 
-def page(model: IntegerTransformer | IntegerClassifier, title: str, figures: dict[str, str] | None = None) -> str:
-    """The whole page as text, to be written as UTF-8."""
+def page(
+    model: IntegerTransformer | IntegerClassifier,
+    title: str,
+    figures: dict[str, str] | None = None,
+    example: ExampleRecording | None = None,
+) -> str:
+    """The whole page as text, to be written as UTF-8. `example` is what one for windows of signals shows first."""
     if isinstance(model, IntegerTransformer):
         lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. Type, and it writes on."
         return _document(Article(title, lead, figures or {}, [_writing()], no_script=NO_SCRIPT), LANGUAGE, _language(model))
-    is_image = len(_shape(model)) > 1
     lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. "
+    if windows_of(model) is not None:
+        content = Article(title, lead + SIGNALS, figures or {}, [window_section(model)], no_script=NO_SCRIPT)
+        return _document(content, WINDOWS, _classifier(model) | window_data(model, example), STYLE)
+    is_image = len(_shape(model)) > 1
     has_texts = "texts" in getattr(model.model, "metadata", {})
     told = "Type a text, and it answers." if has_texts else "Move a slider, and it answers."
     lead += "Draw or open an image, and it answers." if is_image else told
     sections = [_answering(model)]
     return _document(
-        Article(title, lead, figures or {}, sections, no_script=NO_SCRIPT), IMAGE if is_image else NUMBERS, _classifier(model)
+        Article(title, lead, figures or {}, sections, no_script=NO_SCRIPT),
+        IMAGE if is_image else NUMBERS,
+        _classifier(model) | _inputs(model, getattr(model.model, "metadata", {})),
     )
 
 
@@ -71,9 +84,9 @@ def title_of(path: Path) -> str:
     return name if name.strip() else "A model of tables"
 
 
-def _document(content: Article, scripts: tuple[str, ...], data: dict[str, Any]) -> str:
+def _document(content: Article, scripts: tuple[str, ...], data: dict[str, Any], *styles: str) -> str:
     assets = [asset("elements.js"), *(asset(name, PACKAGE) for name in scripts)]
-    return article(content, [asset("page.css", PACKAGE)], assets, data={"model": packed(data)})
+    return article(content, [asset(name, PACKAGE) for name in ("page.css", *styles)], assets, data={"model": packed(data)})
 
 
 # ---- what a reader sees ----------------------------------------------------------------------------------------------
@@ -192,7 +205,6 @@ def _classifier(model: IntegerClassifier) -> dict[str, Any]:
         "halfWidth": _half_width(model.half_width),
         "isLog": _is_log(model),
         "patches": _patches(model) if has_patches(model) else None,
-        **_inputs(model, metadata),
     }
 
 

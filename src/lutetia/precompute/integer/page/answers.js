@@ -7,7 +7,6 @@ let loud = [], picked = -1, waiting = 0;
 // For whoever scripts the page: the sample that is shown, and what `loud` lists.
 Object.assign(window.lutetia, { sample: () => Array.from(x), loudest: () => loudest(x, MOST) });
 
-const className = (number) => model.classes[number] ?? String(number);
 const CHANNELS = model.shape.length === 3 && model.shape[0] === 3 ? ["red of ", "green of ", "blue of "] : [];
 const channelName = (number) => CHANNELS[Math.floor(number / (model.shape.at(-1) * model.shape.at(-2)))] ?? "";
 // What a count counts; nothing for a pixel.
@@ -23,29 +22,6 @@ const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? 
 
 // How often a pattern has to be found, to be above an edge of its count.
 const countEdge = (input, constant) => model.patches.edges[model.patches.starts[input] + constant - 1] ?? constant;
-
-function signed(score) {
-  return score.toLocaleString("en").replace("-", "−");
-}
-
-function told(number, digits) {
-  return (number > 0 ? "+" : "−") + Math.abs(number).toLocaleString("en", digits);
-}
-
-// A number of six digits, as `lutetia predict` writes it: large ones written out, tiny ones with an exponent.
-function shortNumber(value) {
-  const rounded = Number(value.toPrecision(6)), size = Math.abs(value);
-  if (size >= 1e6 && size < 1e15) return rounded.toLocaleString("en");
-  if (rounded === 0 || (Math.abs(rounded) >= 1e-4 && Math.abs(rounded) < 1e6)) return String(rounded);
-  const [digits, exponent] = value.toExponential(5).split("e");
-  return `${Number(digits)}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
-}
-
-function bar(name, size, value, best) {
-  const filled = html("span", { className: "bar" });
-  filled.style.setProperty("--size", `${size}%`);
-  return html("li", { className: best ? "best" : "" }, html("span", { title: name }, name), filled, html("span", {}, value));
-}
 
 function answer() {
   const scores = runStages(x), best = greatest(scores);

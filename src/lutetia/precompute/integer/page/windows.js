@@ -1,0 +1,129 @@
+// The answers of a model of windows of signals, and which comparisons decided: the same numbers as in Python and C.
+
+const { length, step, signals, features, source, starts, codes, edges, thresholds, scoreUnit } = model.windows;
+const signalOf = (input) => Math.floor(source[input] / features.length);
+const featureOf = (input) => features[source[input] % features.length];
+const asked = signals.map(() => []); // the inputs of each signal that something is compared with
+source.forEach((_, input) => starts[input] < starts[input + 1] && asked[signalOf(input)].push(input));
+
+// What a window has of an input: a whole number.
+function numberAt(w, input) {
+  const { kind, at } = featureOf(input);
+  return FEATURES[kind].of(w, at);
+}
+
+// The inputs of the window that begins at a row; of one that is compared with nothing, 1.
+function inputsAt({ samples }, start) {
+  const inputs = new Int32Array(model.nInputs).fill(1);
+  asked.forEach((own, signal) => {
+    const w = own.length ? windowAt(samples[signal], start, length) : null;
+    for (const input of own) {
+      const value = numberAt(w, input);
+      for (let k = starts[input]; k < starts[input + 1] && value > edges[k]; k++) inputs[input] = codes[k];
+    }
+  });
+  return inputs;
+}
+
+// The class and the probabilities, or the number and the ends of its interval.
+function answerOf(inputs) {
+  const scores = runStages(inputs);
+  if (scores.length === 1) return { scores, value: numberOf(scores[0]), ends: interval(inputs, scores[0]) };
+  const best = greatest(scores), parts = scores.map((score) => Math.exp((score - scores[best]) * scoreUnit));
+  const total = parts.reduce((sum, part) => sum + part, 0);
+  return { scores, best, chances: parts.map((part) => part / total) };
+}
+
+// With which weights sums are the lead of the best class over its rivals; a number is its own.
+function contrastOf(scores) {
+  if (scores.length === 1) return Float64Array.of(1);
+  const best = greatest(scores), others = scores.filter((_, c) => c !== best), top = Math.max(...others);
+  const parts = scores.map((score, c) => (c === best ? 0 : Math.exp((score - top) * scoreUnit)));
+  const total = parts.reduce((sum, part) => sum + part, 0);
+  return parts.map((part, c) => (c === best ? 1 : -part / total));
+}
+
+const MOST_REASONS = 8;
+
+// Why a window is answered so, the most effective first: what the lead loses with the other answer to a comparison, or, where
+// tables vote, without an input.
+function reasonsOf(inputs) {
+  const scores = runStages(inputs), weights = contrastOf(scores), leadOf = (sums) => sums.reduce((sum, each, c) => sum + each * weights[c], 0);
+  const found = model.windows.votes ? blanked(inputs, scores, leadOf) : turned(inputs, weights);
+  const told = found.filter(({ effect }) => effect !== 0).map((each) => ({ ...each, effect: each.effect * scoreUnit }));
+  return told.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
+}
+
+function blanked(inputs, scores, leadOf) {
+  const lead = leadOf(scores);
+  return asked.flat().map((input) => {
+    const others = inputs.slice();
+    others[input] = 0;
+    return { left: input, right: -1, effect: lead - leadOf(runStages(others)) };
+  });
+}
+
+// Of each comparison what its tables say for the lead, less what they would say with its other answer.
+function turned(inputs, weights) {
+  const [stage] = model.stages, bits = bitsOf(stage, inputs), effects = new Float64Array(bits.length);
+  for (let u = 0; u < stage.count.length; u++) {
+    const index = indexOf(stage, u, bits), said = saidBy(stage, u, index, weights);
+    for (let r = 0; r < stage.k; r++) effects[stage.lanes[(u + 1) * stage.k - 1 - r]] += said - saidBy(stage, u, index ^ (1 << r), weights);
+  }
+  const different = new Map(); // two inputs are compared once: the higher is above the lower, whichever comes first
+  effects.forEach((effect, bit) => {
+    const a = stage.left[bit], b = stage.right[bit], isSwapped = b >= 0 && inputs[a] < inputs[b];
+    const [left, right] = isSwapped ? [b, a] : [a, b], key = `${left} ${right} ${b < 0 ? stage.constant[bit] : ""}`;
+    const known = different.get(key) ?? { left, right, bit, isAbove: right < 0 ? bits[bit] === 1 : inputs[left] > inputs[right], effect: 0 };
+    different.set(key, { ...known, effect: known.effect + effect });
+  });
+  return [...different.values()];
+}
+
+// What a table says with a row, for a lead of these weights.
+function saidBy(stage, u, index, weights) {
+  const n = stage.count[u], row = stage.start[u] + index * n, target = stage.firstTarget[u];
+  let sum = 0;
+  for (let c = 0; c < n; c++) sum += weights[stage.targets[target + c]] * stage.contents[row + c];
+  return sum;
+}
+
+const titleOf = (input) => `${signals[signalOf(input)].name}: ${featureOf(input).title}`;
+
+// An input of a window in the unit of its signal.
+function valueOf(recording, start, input) {
+  const signal = signalOf(input), { divisor, hasUnit } = featureOf(input);
+  return numberAt(windowAt(recording.samples[signal], start, length), input) / (hasUnit ? divisor * signals[signal].scale : divisor);
+}
+
+// A reason in the words of `lutetia explain`.
+function reasonText({ left, right, bit, isAbove }, recording, start) {
+  if (bit === undefined) return `${titleOf(left)} = ${shortNumber(valueOf(recording, start, left))}`;
+  if (right < 0 && thresholds[bit] === "missing") return `${titleOf(left)} is ${isAbove ? "known" : "missing"}`;
+  return `${titleOf(left)} ${isAbove ? ">" : "≤"} ${right < 0 ? thresholds[bit] : `${titleOf(right)} by rank`}`;
+}
+
+// Where the windows of a recording begin: each lies in one series.
+function startsOf({ begins, nRows }) {
+  return begins.flatMap((begin, at) => {
+    const end = begins[at + 1] ?? nRows, own = [];
+    for (let start = begin; start + length <= end; start += step) own.push(start);
+    return own;
+  });
+}
+
+// For whoever scripts the page: a CSV file, as bytes, as samples; its windows and their answers; why one of them is answered so;
+// and all that is made of the window that begins at some sample of a signal, and what a picture marks of it.
+Object.assign(window.lutetia, {
+  read: (bytes) => readRecording(bytes, ""),
+  predict: (bytes) => {
+    const recording = readRecording(bytes, "");
+    return startsOf(recording).map((start) => ({ first: start, last: start + length - 1, ...answerOf(inputsAt(recording, start)) }));
+  },
+  explain: (bytes, number) => {
+    const recording = readRecording(bytes, ""), start = startsOf(recording)[number];
+    return reasonsOf(inputsAt(recording, start)).map((each) => [reasonText(each, recording, start), each.effect]);
+  },
+  measure: (samples, start) => features.map(({ kind, at }) => FEATURES[kind].of(windowAt(samples, start, length), at)),
+  marks: (samples, start) => features.map(({ kind, at }) => FEATURES[kind].marks(windowAt(samples, start, length), at)),
+});

@@ -1,0 +1,190 @@
+"""Windows of sensor signals on a page: see `page/features.js`, `recordings.js`, `windows.js`, `plots.js` and `signals.js`.
+
+All is in whole numbers, as in C: an edge of an input becomes the largest whole number below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lutetia._shared.markup import tag
+from lutetia._shared.pages import Section, asset
+from lutetia.errors import ArgumentError, fail
+from lutetia.models import MISSING_WORDS, SignalWindows, Votes
+from lutetia.precompute.integer.c_columns import asked_edges
+from lutetia.precompute.integer.c_windows import whole_edge, windows_of
+from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
+from lutetia.precompute.integer.page_numbers import packed_numbers
+from lutetia.precompute.ir.stream import Sum
+
+Array = np.ndarray[Any, Any]
+PACKAGE = "lutetia.precompute.integer"
+WINDOWS = ("arrays.js", "classifier.js", "told.js", "features.js", "recordings.js", "windows.js", "plots.js", "signals.js")
+STYLE = "signals.css"
+BITS = 54  # of two's complement: whole numbers that a script counts with exactly
+FEATURE = re.compile(r'^"(.+?)": \{ of:', re.MULTILINE)  # a line of features.js
+TURNED = "How far the answer would fall if a comparison came out the other way"
+BLANKED = "How far the answer would fall without an input"
+LEAD = "How far the answer's lead"
+SIGNS = {True: "orange for the answer, blue against it.", False: "orange raises it, blue lowers it."}
+LISTED = 6  # signals that are named in the hint
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleRecording:
+    """What the page shows first: samples int64 [rows, signals], in the units of the model; the rows where its parts begin, and
+    what each is called; and where it is from."""
+
+    samples: Array
+    begins: Sequence[int]
+    names: Sequence[str]
+    said: str
+
+
+def page_kinds() -> set[str]:
+    """The kinds of features that the page can compute: the lines of a table in its script."""
+    return set(FEATURE.findall(asset("features.js", PACKAGE)))
+
+
+def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> dict[str, Any]:
+    """What the scripts compute with, besides the tables."""
+    windows, known = windows_of(model), model.model.metadata
+    assert windows is not None
+    kinds = {feature.kind for feature in windows.features}
+    if unknown := sorted(kinds - page_kinds()):
+        why = f"the model asks for the {unknown[0]!r} of windows, which a page cannot compute"
+        raise ArgumentError(f"{why}: lutetia build --target c makes a program")
+    asked, source = asked_edges(model), model.model.encoding.source
+    if not all(0 <= column < len(windows.titles) for column in source.tolist()):
+        fail("encoding.source", source.tolist(), f"columns from 0 to {len(windows.titles) - 1}")
+    low, high = windows.ends
+    return {
+        "windows": {
+            "length": windows.length,
+            "step": windows.step,
+            "series": windows.series,
+            "least": low,
+            "most": high,
+            "signals": [
+                {"name": each.name, "scale": 10.0**each.decimals, "ends": _ends(model, windows, number)}
+                for number, each in enumerate(windows.signals)
+            ],
+            "features": [
+                {"kind": each.kind, "at": each.at, "title": each.title, "divisor": each.n_samples, "hasUnit": each.has_unit}
+                for each in windows.features
+            ],
+            "source": packed_numbers(source.cpu().numpy()),
+            "starts": packed_numbers(np.cumsum([0, *(len(codes) for codes, _ in asked)])),
+            "codes": packed_numbers(np.concatenate([codes for codes, _ in asked])),
+            "edges": _whole_edges(model, windows),
+            "thresholds": _thresholds(model),
+            "votes": isinstance(model.model.core, Votes),
+            "scoreUnit": score_unit(model),
+            "unit": known.get("target_unit"),
+            "missing": sorted(MISSING_WORDS),
+            "words": [word.lower() for word in known.get("missing", ())],
+            "example": None if example is None else _example(example),
+        }
+    }
+
+
+def _whole_edges(model: IntegerClassifier, windows: SignalWindows) -> list[int]:
+    """The edges that make a difference, input by input, as whole numbers: a sum is above an edge where it is above this."""
+    each = len(windows.features)
+    return [
+        whole_edge(edge, windows.divisor(*divmod(column, each)), BITS)
+        for column, (_, own) in zip(model.model.encoding.source.tolist(), asked_edges(model), strict=True)
+        for edge in own.tolist()
+    ]
+
+
+def _thresholds(model: IntegerClassifier) -> list[str]:
+    """What each comparison of the tables compares an input with; empty where that is another input."""
+    stage = model.stages[0]
+    assert isinstance(stage, TableStage)
+    parts = (stage.left.tolist(), stage.right.tolist(), stage.constant.tolist())
+    return [model.model.threshold_text(left, constant) if right < 0 else "" for left, right, constant in zip(*parts, strict=True)]
+
+
+def score_unit(model: IntegerClassifier) -> float:
+    """What 1 of a sum is of a score, or of a number: a vote counts for one and not against one."""
+    if isinstance(model.model.core, Votes):
+        return 2 / model.model.core.temperature
+    return float([node.edge.scale[0] for node in model.graph.nodes if isinstance(node, Sum)][-1])
+
+
+def _ends(model: IntegerClassifier, windows: SignalWindows, signal: int) -> list[float]:
+    """What samples of a signal are between, as a rule: half of the windows that were fitted had a smaller minimum, or maximum."""
+    encoding, first = model.model.encoding, signal * len(windows.features)
+    found = {}
+    for number, column in enumerate(encoding.source.tolist()):
+        own = column - first
+        if 0 <= own < len(windows.features) and windows.features[own].kind in ("minimum", "maximum"):
+            edges = encoding.edges[number][encoding.edges[number].isfinite()]
+            found[windows.features[own].kind] = float(edges.median()) if len(edges) else 0.0
+    return [found.get("minimum", -1.0), found.get("maximum", 1.0)]
+
+
+def _example(example: ExampleRecording) -> dict[str, Any]:
+    samples = [packed_numbers(np.ascontiguousarray(own)) for own in example.samples.T]
+    return {"samples": samples, "begins": list(example.begins), "names": list(example.names), "said": example.said}
+
+
+# ---- what a reader sees ----------------------------------------------------------------------------------------------
+
+
+def window_section(model: IntegerClassifier) -> Section:
+    """A recording to choose, its picture, the answer to a window of it, and the reasons."""
+    windows, known, is_number = windows_of(model), model.model.metadata, model.n_outputs == 1
+    assert windows is not None
+    target, unit = model.model.title, known.get("target_unit")
+    asked = "Answer" + (f": {target}" if target else "") + (f" in {unit}" if target and unit else "")
+    lead = BLANKED if isinstance(model.model.core, Votes) else TURNED
+    lead = lead if is_number else lead.replace("How far the answer", LEAD)
+    told = ("The logarithm of the answer: " if model.model.loss.is_log else "") + f"{lead}: {SIGNS[not is_number]}"
+    buttons = {"before": "Window before", "after": "Window after", "closer": "Closer", "wider": "Wider", "whole": "Whole"}
+    recording = [
+        tag("label", "Open a recording, or drop it here", for_="file"),
+        tag("div", tag("input", type="file", id="file", accept=".csv,.tsv,.txt,text/csv"),
+            tag("button", "Show the example", type="button", id="example", hidden="hidden"), class_="row"),
+        tag("p", _expected(windows), class_="small"),
+        tag("p", id="opened", aria_live="polite"),
+        tag("div", id="chart", tabindex=0, role="group", aria_label="The recording: arrow keys choose a window"),
+        tag("div", [tag("button", title, type="button", id=name) for name, title in buttons.items()],
+            tag("label", tag("input", type="range", id="place", min=0, max=1000, value=0), "place", hidden="hidden"),
+            tag("label", "part", tag("select", id="part"), hidden="hidden"), class_="row"),
+        tag("ul", id="legend", class_="legend"),
+        tag("details", tag("summary", id="shown"), tag("ul", id="lanes", class_="lanes"), hidden="hidden"),
+    ]  # fmt: skip
+    answer = [
+        tag("h3", asked),
+        tag("p", id="which", class_="small", aria_live="polite"),
+        tag("p", id="answer"),
+        tag("p", id="interval") if is_number else None,
+        tag("ul", id="scores", class_="bars", aria_label="Probability of each class"),
+    ]
+    reasons = [
+        tag("h3", "Why"),
+        tag("p", told + " Choose one to see where it looks.", class_="small"),
+        tag("div", id="detail"),
+        tag("p", id="looked", class_="small"),
+        tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),
+        tag("ul", id="loud", class_="bars loud"),
+    ]
+    cards = tag("div", [tag("div", part, class_="card") for part in (answer, reasons)], class_="columns narrow")
+    return Section("try", "Signals", tag("div", tag("div", recording, class_="card", id="drop"), cards))
+
+
+def _expected(windows: SignalWindows) -> str:
+    """What a file has to hold."""
+    names = [f"“{each.name}”" for each in windows.signals[:LISTED]]
+    more = f" and {len(windows.signals) - LISTED:,} more" if len(windows.signals) > LISTED else ""
+    columns = f"the column{'s' * (len(windows.signals) > 1)} {', '.join(names)}{more}"
+    by = f"; “{windows.series}” names recordings, if it is there" if windows.series is not None else ""
+    every = f"A window is {windows.length:,} rows, and one begins every {windows.step:,}."
+    return f"A CSV file with {columns}, and a row for each sample{by}. {every} The file stays on your machine."
