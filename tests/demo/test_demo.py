@@ -87,7 +87,7 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     made = {each.name for each in (tmp_path / "a" / "[red]b").iterdir()}
     folders = {"digits", "text", "softmax", "circuit", "wine", "diabetes", "trees", "fan"}
     tables = {"wine.csv", "diabetes.csv", "tumours.csv"}
-    assert made == {*folders, *tables, "digits.html", "reasons.png", telling.PAGE, telling.LIST}
+    assert made == {*folders, *tables, "digits.html", "fan.html", "reasons.png", telling.PAGE, telling.LIST}
     assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
     again = [(chapter["said"], chapter["text"]) for chapter in json.loads(capsys.readouterr().out)["chapters"]]
     assert again == first  # what is told depends on the seed alone, not on how fast the machine was

@@ -274,7 +274,7 @@ def page(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Make a web page that runs a model: draw, move sliders or type, and see its answers and reasons.
+    """Make a web page that runs a model: draw, move sliders, type or open a recording, and see its answers and reasons.
 
     For example:
 

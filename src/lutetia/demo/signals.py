@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from lutetia.demo.telling import Context, Told
 from lutetia.report import CellTable
+
+if TYPE_CHECKING:
+    from lutetia.sklearn import LUTClassifier, WindowFeatures
 
 RUNS = ("smooth", "unbalanced", "rubbing")
 RECORDINGS, HELD_OUT = 8, 2  # of each kind, and how many of them are not fitted
 LENGTH, WINDOW, TURN = 800, 100, 20  # samples of a recording, of a window and of a turn
 TABLES = 30
 SHOWN = 5  # comparisons in the report
+PAGE_BITS = 24  # of a table entry, so that the page says what the model says
 ASKED = (
     "Vibration along two axes, made up by a formula: an unbalanced fan swings once a turn, a rubbing one is knocked once a turn. "
-    "What a table asks is computed from whole numbers, so a board that runs the C of lutetia build gives the same answers."
+    "What a table asks is computed from whole numbers, so a board that runs the C of lutetia build gives the same answers. "
+    "fan.html, beside this page, gives them in a browser: choose a window there."
 )
 
 
@@ -36,13 +44,26 @@ def tell(context: Context) -> Told:
     explained = model.explain(first)
     cells = [(each.text, f"{each.effect:+.2f}".replace("-", "−")) for each in explained.comparisons[0][:SHOWN]]
     context.data.append(CellTable(("comparison", "effect"), cells, ASKED, f"Why a window was read as {model.predict(first)[0]}"))
+    page = _page(features, model, rows, context.out / "fan.html")
     context.figures[f"of {int(held.sum())} windows of unseen recordings read correctly"] = f"{right / held.sum():.1%}"
     return Told(
         f"{TABLES} tables hear how a fan runs: {right} of {int(held.sum())} windows of {HELD_OUT * len(RUNS)} unseen recordings "
-        "are read correctly; what decided for one that rubs:",
-        (context.out / "fan",),
+        f"are read correctly, shown in {page.name}; what decided for one that rubs:",
+        (context.out / "fan", page),
         "\n".join(f"    {name} ({effect})" for name, effect in cells[:3]),
     )
+
+
+def _page(features: WindowFeatures, model: LUTClassifier, rows: np.ndarray, path: Path) -> Path:
+    """A page that shows a held-out recording of each kind, and what the model says of any other."""
+    from lutetia.precompute import ExampleRecording, integer_model, model_page
+
+    begins = np.arange(len(RUNS)) * RECORDINGS * LENGTH
+    shown = features.windows_.samples(np.concatenate([rows[begin : begin + LENGTH] for begin in begins]))
+    example = ExampleRecording(shown, [LENGTH * number for number in range(len(RUNS))], RUNS, "Unseen recordings of a fan")
+    whole = integer_model(model.model_, weight_bits=PAGE_BITS)
+    path.write_text(model_page(whole, "How a fan runs", example=example), encoding="utf-8")
+    return path
 
 
 def _recordings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 // Signals, the answers to their windows, and what of a window was looked at, as SVG, whose colours follow the theme by its style.
 
-const LANE = 78, GAP = 12, STRIP = 20, AXIS = 20, LETTER = 7, COLOURS = 8;
+const LANE = 78, GAP = 12, STRIP = 20, AXIS = 20, LETTER = 7, NARROW = 1.5, COLOURS = 8;
 
 function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -66,34 +66,32 @@ function runsOf(answers, [from, to]) {
   return found;
 }
 
+// Bands of the classes; narrow ones come last, so that one window of a class is seen among thousands.
 function bands(answers, view, xOf, width, height) {
-  let drawnTo = -1;
-  return runsOf(answers, view).flatMap(({ best, begin, end }) => {
-    const left = Math.max(0, xOf(begin)), wide = Math.min(width, xOf(end)) - left, name = className(best);
-    if (left + wide < drawnTo + 0.5) return [];
-    drawnTo = left + wide;
-    const told = svg("title", {}, name), fits = name.length * LETTER + 8 < wide;
-    return [
-      box(`band ${colourOf(best)}`, left, 0, wide, height),
-      box(`strip ${colourOf(best)}`, left, height + 3, wide, STRIP, told),
-      ...(fits ? [label("class", left + 4, height + 17, name)] : []),
-    ];
-  });
+  const places = new Set(), wide = [], narrow = [];
+  for (const { best, begin, end } of runsOf(answers, view)) {
+    const left = Math.max(0, xOf(begin)), right = Math.min(width, xOf(end)), key = `${best} ${Math.round(left)}`, name = className(best);
+    if (right - left < NARROW && places.has(key)) continue;
+    places.add(key);
+    const across = Math.max(right - left, NARROW), drawn = right - left < NARROW ? narrow : wide;
+    drawn.push(box(`band ${colourOf(best)}`, left, 0, across, height), box(`strip ${colourOf(best)}`, left, height + 3, across, STRIP, svg("title", {}, name)));
+    if (name.length * LETTER + 8 < across) drawn.push(label("class", left + 4, height + 17, name));
+  }
+  return [...wide, ...narrow];
 }
 
-// The numbers of windows as a line, within their intervals.
-function numbers(answers, view, xOf, top) {
+// The numbers of windows as a line within their intervals, one of each part of the recording.
+function numbers(answers, begins, view, xOf, top) {
   const own = answers.filter(({ start }) => start + length > view[0] && start < view[1]);
   if (!own.length) return [];
   const [low, high] = own.reduce(([low, high], { value, ends }) => [Math.min(low, value, ...ends), Math.max(high, value, ...ends)], [Infinity, -Infinity]);
-  const yOf = scaleOf([low, high], top + 17, LANE - 20), at = (start) => fixed(xOf(start + length / 2));
-  const line = own.map(({ start, value }) => `${at(start)},${fixed(yOf(value))}`).join(" ");
-  const sides = [0, 1].map((end) => own.map(({ start, ends }) => `${at(start)},${fixed(yOf(ends[end] ?? 0))}`));
-  const hasEnds = own[0].ends.length > 0, told = `answer: ${shortNumber(low)} to ${shortNumber(high)}`;
+  const yOf = scaleOf([low, high], top + 17, LANE - 20), at = (start, value) => `${fixed(xOf(start + length / 2))},${fixed(yOf(value))}`;
+  const parts = begins.map((begin, part) => own.filter(({ start }) => start >= begin && start < (begins[part + 1] ?? Infinity))).filter((part) => part.length);
+  const within = (part) => [...part.map(({ start, ends }) => at(start, ends[0])), ...part.toReversed().map(({ start, ends }) => at(start, ends[1]))];
   return [
-    ...(hasEnds ? [svg("polygon", { class: "within", points: [...sides[0], ...sides[1].reverse()].join(" ") })] : []),
-    svg("polyline", { class: "answer", points: line }),
-    label("name", 2, top + 11, told),
+    ...(own[0].ends.length ? parts.map((part) => svg("polygon", { class: "within", points: within(part).join(" ") })) : []),
+    ...parts.map((part) => svg("polyline", { class: "answer", points: part.map(({ start, value }) => at(start, value)).join(" ") })),
+    label("name", 2, top + 11, `answer: ${shortNumber(low)} to ${shortNumber(high)}`),
   ];
 }
 
@@ -110,11 +108,11 @@ const picture = (width, height, told, ...children) => svg("svg", { viewBox: `0 0
 
 // The recording: its signals, bands of the classes or a line of the numbers, and the chosen window.
 function chart({ recording, view, shown, answers, start }, width) {
-  const height = shown.length * (LANE + GAP), xOf = (row) => ((row - view[0]) / (view[1] - view[0])) * width, isNumber = !model.classes.length && answers[0]?.value !== undefined;
+  const height = shown.length * (LANE + GAP), xOf = (row) => ((row - view[0]) / (view[1] - view[0])) * width, isNumber = answers[0]?.value !== undefined;
   const below = height + (isNumber ? LANE + GAP : STRIP + 6);
   const lanes = shown.flatMap((signal, at) => lane(recording, signal, view, width, at * (LANE + GAP)).drawn);
   const begins = recording.begins.filter((begin) => begin > view[0] && begin < view[1]).map((begin) => svg("path", { class: "border", d: `M${fixed(xOf(begin))} 0V${below}` }));
-  const left = xOf(start), answered = isNumber ? numbers(answers, view, xOf, height) : bands(answers, view, xOf, width, height);
+  const left = xOf(start), answered = isNumber ? numbers(answers, recording.begins, view, xOf, height) : bands(answers, view, xOf, width, height);
   const chosen = start === undefined ? [] : [box("chosen", left, 1, xOf(start + length) - left, height - 2)];
   const told = `${recording.title}: ${shown.map((signal) => signals[signal].name).join(", ")}`;
   return picture(width, below + AXIS, told, ...answered, ...lanes, ...begins, ...chosen, ...axis(view, xOf, width, below));
