@@ -15,10 +15,11 @@ from lutetia.cli.explain import ExplainRequest, explain
 from lutetia.cli.page import write_page
 from lutetia.cli.predict import PredictRequest, predict
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import load, save, signal_windows
+from lutetia.models import WINDOW_KINDS, load, save, signal_windows
 from lutetia.models.windows import SignalColumn, SignalWindows, feature_sums
 from lutetia.precompute import IntegerClassifier, integer_model, model_page
 from lutetia.precompute.integer import page_windows
+from lutetia.precompute.integer.c_columns import asked_edges
 from lutetia.precompute.integer.intervals import stage_sums
 from lutetia.report import Comparison, attribute_class
 from lutetia.sklearn import GateClassifier, WindowFeatures
@@ -210,13 +211,17 @@ def test_gates_answer_and_say_what_they_would_without_an_input(open_page: OpenPa
     assert not any(sums.values())
 
 
-def test_a_kind_that_the_page_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny(SignalWindows(8, 4, (SignalColumn("a"),)))
-    known = page_windows.page_kinds()
-    assert known == {each.kind for each in signal_windows(model.model.metadata).features}  # type: ignore[union-attr]
-    monkeypatch.setattr(page_windows, "page_kinds", lambda: known - {"crossings"})
-    with pytest.raises(ArgumentError, match="'crossings' of windows, which a page cannot compute"):
+def test_a_kind_that_the_page_does_not_know_is_refused_where_tables_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = SignalWindows(8, 4, (SignalColumn("a"),))
+    model, known = tiny(windows), page_windows.page_kinds()
+    assert known == set(WINDOW_KINDS)
+    sources = model.model.encoding.source.tolist()
+    asked = [windows.features[at].kind for at, (codes, _) in zip(sources, asked_edges(model), strict=True) if len(codes)]
+    monkeypatch.setattr(page_windows, "page_kinds", lambda: known - {asked[0]})
+    with pytest.raises(ArgumentError, match=f"'{asked[0]}' of windows, which a page cannot compute"):
         model_page(model, "page")
+    monkeypatch.setattr(page_windows, "page_kinds", lambda: set(asked))
+    assert "window.lutetia" in model_page(model, "page")
 
 
 @pytest.mark.parametrize("settings", [(), ("data.test=0",), ("data.step=50", "data.signals={c=0}")])

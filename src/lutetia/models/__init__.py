@@ -55,6 +55,7 @@ from lutetia.models.windows import LONGEST as LONGEST_WINDOW
 from lutetia.models.windows import LONGEST_SIGNAL, SignalColumn, SignalWindows, feature_sums, signal_features, signal_windows
 from lutetia.models.windows import MOST_DECIMALS as MOST_SIGNAL_DECIMALS
 from lutetia.models.windows import SHORTEST as SHORTEST_WINDOW
+from lutetia.models.windows import Feature as SignalFeature
 
 Classifier: TypeAlias = LUTClassifier | VotesClassifier | Tabular  # what gives scores of classes and is made of tables
 

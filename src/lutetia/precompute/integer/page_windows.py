@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lutetia._shared.markup import tag
 from lutetia._shared.pages import Section, asset
 from lutetia.errors import ArgumentError, fail
-from lutetia.models import MISSING_WORDS, SignalWindows, Votes
+from lutetia.models import MISSING_WORDS, SignalFeature, SignalWindows, Votes
 from lutetia.precompute.integer.c_columns import asked_edges
 from lutetia.precompute.integer.c_windows import whole_edge, windows_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
@@ -32,6 +32,7 @@ TURNED = "How far the answer would fall if a comparison came out the other way"
 BLANKED = "How far the answer would fall without an input"
 LEAD = "How far the answer's lead"
 SIGNS = {True: "orange for the answer, blue against it.", False: "orange raises it, blue lowers it."}
+ENDS = ("minimum", "maximum")
 LISTED = 6  # signals that are named in the hint
 
 
@@ -46,6 +47,14 @@ class ExampleRecording:
     said: str
 
 
+class _Input(NamedTuple):
+    """An input: the number of its signal, what is made of that, and what the sum is divided by."""
+
+    signal: int
+    feature: SignalFeature
+    divisor: float
+
+
 def page_kinds() -> set[str]:
     """The kinds of features that the page can compute: the lines of a table in its script."""
     return set(FEATURE.findall(asset("features.js", PACKAGE)))
@@ -55,13 +64,13 @@ def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> d
     """What the scripts compute with, besides the tables."""
     windows, known = windows_of(model), model.model.metadata
     assert windows is not None
-    kinds = {feature.kind for feature in windows.features}
+    asked, inputs = asked_edges(model), _inputs(model, windows)
+    kinds = {each.feature.kind for each, (codes, _) in zip(inputs, asked, strict=True) if len(codes)}
     if unknown := sorted(kinds - page_kinds()):
         why = f"the model asks for the {unknown[0]!r} of windows, which a page cannot compute"
         raise ArgumentError(f"{why}: lutetia build --target c makes a program")
-    asked, source = asked_edges(model), model.model.encoding.source
-    if not all(0 <= column < len(windows.titles) for column in source.tolist()):
-        fail("encoding.source", source.tolist(), f"columns from 0 to {len(windows.titles) - 1}")
+    features = list(dict.fromkeys([*windows.features, *(each.feature for each in inputs)]))
+    numbers = {feature: number for number, feature in enumerate(features)}
     low, high = windows.ends
     return {
         "windows": {
@@ -71,17 +80,22 @@ def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> d
             "least": low,
             "most": high,
             "signals": [
-                {"name": each.name, "scale": 10.0**each.decimals, "ends": _ends(model, windows, number)}
-                for number, each in enumerate(windows.signals)
+                {"name": each.name, "scale": 10.0**each.decimals, "ends": ends}
+                for each, ends in zip(windows.signals, _ends(model, windows, inputs), strict=True)
             ],
             "features": [
                 {"kind": each.kind, "at": each.at, "title": each.title, "divisor": each.n_samples, "hasUnit": each.has_unit}
-                for each in windows.features
+                for each in features
             ],
-            "source": packed_numbers(source.cpu().numpy()),
+            "signal": packed_numbers(np.array([each.signal for each in inputs])),
+            "feature": packed_numbers(np.array([numbers[each.feature] for each in inputs])),
             "starts": packed_numbers(np.cumsum([0, *(len(codes) for codes, _ in asked)])),
             "codes": packed_numbers(np.concatenate([codes for codes, _ in asked])),
-            "edges": _whole_edges(model, windows),
+            "edges": [
+                whole_edge(edge, each.divisor, BITS)
+                for each, (_, own) in zip(inputs, asked, strict=True)
+                for edge in own.tolist()
+            ],
             "thresholds": _thresholds(model),
             "votes": isinstance(model.model.core, Votes),
             "scoreUnit": score_unit(model),
@@ -93,14 +107,13 @@ def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> d
     }
 
 
-def _whole_edges(model: IntegerClassifier, windows: SignalWindows) -> list[int]:
-    """The edges that make a difference, input by input, as whole numbers: a sum is above an edge where it is above this."""
-    each = len(windows.features)
-    return [
-        whole_edge(edge, windows.divisor(*divmod(column, each)), BITS)
-        for column, (_, own) in zip(model.model.encoding.source.tolist(), asked_edges(model), strict=True)
-        for edge in own.tolist()
-    ]
+def _inputs(model: IntegerClassifier, windows: SignalWindows) -> list[_Input]:
+    """What each input of the tables is made of."""
+    each, source_of = len(windows.features), model.model.encoding.source.tolist()
+    if not all(0 <= column < len(windows.titles) for column in source_of):
+        fail("encoding.source", source_of, f"columns from 0 to {len(windows.titles) - 1}")
+    places = [divmod(column, each) for column in source_of]
+    return [_Input(signal, windows.features[number], windows.divisor(signal, number)) for signal, number in places]
 
 
 def _thresholds(model: IntegerClassifier) -> list[str]:
@@ -118,16 +131,15 @@ def score_unit(model: IntegerClassifier) -> float:
     return float([node.edge.scale[0] for node in model.graph.nodes if isinstance(node, Sum)][-1])
 
 
-def _ends(model: IntegerClassifier, windows: SignalWindows, signal: int) -> list[float]:
-    """What samples of a signal are between, as a rule: half of the windows that were fitted had a smaller minimum, or maximum."""
-    encoding, first = model.model.encoding, signal * len(windows.features)
-    found = {}
-    for number, column in enumerate(encoding.source.tolist()):
-        own = column - first
-        if 0 <= own < len(windows.features) and windows.features[own].kind in ("minimum", "maximum"):
-            edges = encoding.edges[number][encoding.edges[number].isfinite()]
-            found[windows.features[own].kind] = float(edges.median()) if len(edges) else 0.0
-    return [found.get("minimum", -1.0), found.get("maximum", 1.0)]
+def _ends(model: IntegerClassifier, windows: SignalWindows, inputs: Sequence[_Input]) -> list[list[float]]:
+    """What samples of each signal are between, as a rule: half of the windows that were fitted had a smaller minimum, or
+    maximum."""
+    found = [[-1.0, 1.0] for _ in windows.signals]
+    for each, row in zip(inputs, model.model.encoding.edges, strict=True):
+        edges = row[row.isfinite()]
+        if each.feature.kind in ENDS and len(edges):
+            found[each.signal][ENDS.index(each.feature.kind)] = float(edges.median())
+    return found
 
 
 def _example(example: ExampleRecording) -> dict[str, Any]:

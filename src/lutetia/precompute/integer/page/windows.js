@@ -1,10 +1,10 @@
 // The answers of a model of windows of signals, and which comparisons decided: the same numbers as in Python and C.
 
-const { length, step, signals, features, source, starts, codes, edges, thresholds, scoreUnit } = model.windows;
-const signalOf = (input) => Math.floor(source[input] / features.length);
-const featureOf = (input) => features[source[input] % features.length];
+const { length, step, signals, features, starts, codes, edges, thresholds, scoreUnit } = model.windows;
+const signalOf = (input) => model.windows.signal[input];
+const featureOf = (input) => features[model.windows.feature[input]];
 const asked = signals.map(() => []); // the inputs of each signal that something is compared with
-source.forEach((_, input) => starts[input] < starts[input + 1] && asked[signalOf(input)].push(input));
+model.windows.signal.forEach((signal, input) => starts[input] < starts[input + 1] && asked[signal].push(input));
 
 // What a window has of an input: a whole number.
 function numberAt(w, input) {
