@@ -97,6 +97,7 @@ def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> d
                 for edge in own.tolist()
             ],
             "thresholds": _thresholds(model),
+            "trained": _trained(model, asked),
             "votes": isinstance(model.model.core, Votes),
             "scoreUnit": score_unit(model),
             "unit": known.get("target_unit"),
@@ -114,6 +115,16 @@ def _inputs(model: IntegerClassifier, windows: SignalWindows) -> list[_Input]:
         fail("encoding.source", source_of, f"columns from 0 to {len(windows.titles) - 1}")
     places = [divmod(column, each) for column in source_of]
     return [_Input(signal, windows.features[number], windows.divisor(signal, number)) for signal, number in places]
+
+
+def _trained(model: IntegerClassifier, asked: Sequence[tuple[Array, Array]]) -> dict[int, list[float]]:
+    """What was fitted, the least and the greatest, of each input that tables ask for; empty where that is not known."""
+    known, sources = model.model.metadata, model.model.encoding.source.tolist()
+    if "input_low" not in known:
+        return {}
+    low, high = (np.broadcast_to(known[key], model.model.n_columns).tolist() for key in ("input_low", "input_high"))
+    wanted = [number for number, (codes, _) in enumerate(asked) if len(codes)]
+    return {number: [low[sources[number]], high[sources[number]]] for number in wanted}
 
 
 def _thresholds(model: IntegerClassifier) -> list[str]:
@@ -166,6 +177,7 @@ def window_section(model: IntegerClassifier) -> Section:
             tag("button", "Show the example", type="button", id="example", hidden="hidden"), class_="row"),
         tag("p", _expected(windows), class_="small"),
         tag("p", id="opened", aria_live="polite"),
+        tag("p", id="warned", class_="small bad"),
         tag("div", id="chart", tabindex=0, role="group", aria_label="The recording: arrow keys choose a window"),
         tag("div", [tag("button", title, type="button", id=name) for name, title in buttons.items()],
             tag("label", tag("input", type="range", id="place", min=0, max=1000, value=0), "place", hidden="hidden"),

@@ -1,6 +1,6 @@
 // What a reader does: open a recording, look at it, choose a window, and see its answer and the reasons.
 
-const MOST_LANES = 6, MOST_BARS = 8, MOST_PARTS = 500, SLICE = 25; // milliseconds
+const MOST_LANES = 6, MOST_BARS = 8, MOST_PARTS = 500, FAR = 1, SLICE = 25; // widths of the training range, milliseconds
 const state = { recording: null, starts: [], answers: [], view: [0, 1], shown: [], start: undefined, at: 0, reasons: [], picked: 0, run: 0 };
 const percent = (share) => `${(100 * share).toFixed(1)}%`;
 
@@ -34,6 +34,13 @@ function say(text, isBad = false) {
   byId("opened").classList.toggle("bad", isBad);
 }
 
+// As `lutetia predict` warns, of the inputs that tables ask for.
+function warn({ windows, input, start, value }, count) {
+  if (!windows.size) return byId("warned").replaceChildren();
+  const [low, high] = model.windows.trained[input].map(shortNumber), rows = `rows ${start.toLocaleString("en")} to ${(start + length - 1).toLocaleString("en")}`;
+  byId("warned").textContent = `${windows.size.toLocaleString("en")} of ${count.toLocaleString("en")} windows lie far outside the training data: ${titleOf(input)} is ${shortNumber(value)} in ${rows}, trained on ${low} to ${high}.`;
+}
+
 async function open(file) {
   if (!file) return;
   try {
@@ -48,7 +55,7 @@ async function open(file) {
 
 // Show a recording, and answer its windows, some at a time.
 function show(recording) {
-  const starts = startsOf(recording), own = ++state.run, answers = [];
+  const starts = startsOf(recording), own = ++state.run, answers = [], far = { windows: new Set(), most: FAR };
   Object.assign(state, { recording, starts, answers, view: [0, recording.nRows], at: 0 });
   const parts = recording.names.length > 1 ? recording.names.slice(0, MOST_PARTS) : [];
   byId("part").parentNode.hidden = !parts.length;
@@ -56,11 +63,16 @@ function show(recording) {
   const more = () => {
     if (own !== state.run) return;
     for (const until = performance.now() + SLICE; answers.length < starts.length && performance.now() < until; ) {
-      const start = starts[answers.length], { best, value, ends } = answerOf(inputsAt(recording, start));
+      const start = starts[answers.length], { best, value, ends } = answerOf(inputsAt(recording, start, (input, number) => {
+        const most = beyond(input, number);
+        if (most > FAR) far.windows.add(start);
+        if (most > far.most) Object.assign(far, { most, input, start, value: inUnit(input, number) });
+      }));
       answers.push({ start, best, value, ends });
     }
     const count = starts.length === 1 ? "1 window" : `${starts.length.toLocaleString("en")} windows`, isDone = answers.length === starts.length;
     say(`${recording.title}: ${recording.nRows.toLocaleString("en")} rows, ${isDone ? count : `${answers.length.toLocaleString("en")} of ${count} answered`}.`);
+    warn(far, starts.length);
     if (!isDone) setTimeout(more);
     listClasses();
     draw();

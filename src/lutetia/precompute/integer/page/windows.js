@@ -12,13 +12,20 @@ function numberAt(w, input) {
   return FEATURES[kind].of(w, at);
 }
 
-// The inputs of the window that begins at a row; of one that is compared with nothing, 1.
-function inputsAt({ samples }, start) {
+// A whole number of an input in the unit of its signal.
+function inUnit(input, number) {
+  const { divisor, hasUnit } = featureOf(input);
+  return number / (hasUnit ? divisor * signals[signalOf(input)].scale : divisor);
+}
+
+// The inputs of the window that begins at a row; of one that is compared with nothing, 1. `look` is told the number of each.
+function inputsAt({ samples }, start, look = () => {}) {
   const inputs = new Int32Array(model.nInputs).fill(1);
   asked.forEach((own, signal) => {
     const w = own.length ? windowAt(samples[signal], start, length) : null;
     for (const input of own) {
       const value = numberAt(w, input);
+      look(input, value);
       for (let k = starts[input]; k < starts[input + 1] && value > edges[k]; k++) inputs[input] = codes[k];
     }
   });
@@ -92,8 +99,15 @@ const titleOf = (input) => `${signals[signalOf(input)].name}: ${featureOf(input)
 
 // An input of a window in the unit of its signal.
 function valueOf(recording, start, input) {
-  const signal = signalOf(input), { divisor, hasUnit } = featureOf(input);
-  return numberAt(windowAt(recording.samples[signal], start, length), input) / (hasUnit ? divisor * signals[signal].scale : divisor);
+  return inUnit(input, numberAt(windowAt(recording.samples[signalOf(input)], start, length), input));
+}
+
+// How far a number of an input is beyond those that were fitted, in widths of these; 0 where they are not known.
+function beyond(input, number) {
+  const ends = model.windows.trained[input];
+  if (!ends) return 0;
+  const value = inUnit(input, number), [low, high] = ends, width = high > low ? high - low : Math.max(Math.abs(low), 1);
+  return Math.max(low - value, value - high) / width;
 }
 
 // A reason in the words of `lutetia explain`.
