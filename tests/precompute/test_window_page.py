@@ -24,7 +24,7 @@ from lutetia.precompute.integer.c_columns import asked_edges
 from lutetia.precompute.integer.intervals import stage_sums
 from lutetia.report import Comparison, attribute_class
 from lutetia.sklearn import GateClassifier, WindowFeatures
-from lutetia.training import guess_windows, make_table_config, read_table_file, train_table, window_rows
+from lutetia.training import guess_windows, held_rows, make_table_config, read_table_file, train_table, window_rows
 from precompute.test_integer_page import violations
 from precompute.test_integer_windows import recordings, tiny
 from tools import require_module
@@ -57,7 +57,7 @@ def packed(data: bytes) -> str:
 def trained(folder: Path, target: str, *settings: str, **fit: Any) -> tuple[Path, Path]:
     """A run on recordings, and their file."""
     data = recordings(folder / "data.csv", 130, target)
-    asked = ["data.window=20", "data.series=trial", "data.step=7", *settings]
+    asked = ["data.window=20", "data.step=7", *(settings or ["data.series=trial"])]
     values = guess_windows(data, read_table_file(data), target, None, asked).to_dict()
     values["fit"] |= {"n_tables": 20, "seed": 1, **fit}
     train_table(make_table_config(values, "config"), folder, folder / "run")
@@ -137,7 +137,7 @@ FILES = {
     "plain": HEAD + "\n".join(ROWS),
     "beyond the ends": HEAD + "\n".join([*ROWS, "1e9,x,-1e300", "-1e9,x,32767.5", "4.5,x,-5.5"]),
     "two recordings": HEAD + "\n".join([*ROWS, *(row.replace("x", "y") for row in ROWS), *ROWS]),
-    "quotes and lines": '"a", "trial" ,b\r\n' + "\r\n".join(row.replace("x", '"x ""1""\r\n, z"') for row in ROWS) + "\r\n",
+    "quotes and lines": '"a", "trial" , "b"\r\n' + "\r\n".join(row.replace("x", '"x ""1""\r\n, z"') for row in ROWS) + "\r\n",
     "blank lines": "\n \n" + HEAD + "\n\n,,\n".join(ROWS) + "\n\n",
     "decimal commas": HEAD.replace(",", ";") + "\n".join(row.replace(",", ";").replace(".", ",") for row in ROWS),
     "points after all": HEAD.replace(",", ";") + "\n".join(row.replace(",", ";").replace("x", "1,5") for row in ROWS),
@@ -161,7 +161,7 @@ FILES = {
     "too few": HEAD + "\n".join(ROWS[:7]),
     "too few in each": HEAD + "\n".join(row.replace("x", str(number // 5)) for number, row in enumerate(ROWS)),
     "ragged": HEAD + "\n".join([*ROWS, "1,2"]),
-    "twice": "a,b,b\n" + "\n".join(ROWS),
+    "twice": "a,z,b,z\n" + "\n".join(f"{row},1" for row in ROWS),
     "another name": HEAD.replace("b", "c") + "\n".join(ROWS),
     "open quote": HEAD + "\n".join(ROWS) + '\n1,"x,1\n2,y,2',
 }  # fmt: skip
@@ -228,34 +228,51 @@ def test_a_kind_that_the_page_does_not_know_is_refused_where_tables_ask_for_it(m
     assert "window.lutetia" in model_page(model, "page")
 
 
-@pytest.mark.parametrize("settings", [(), ("data.test=0",), ("data.step=50", "data.signals={c=0}")])
+BY = "data.series=trial"
+HELD = [(BY,), (BY, "data.test=0"), (BY, "data.step=50", "data.signals={c=0}"), ("data.step=9",), ("data.leave_out=['c']",)]
+
+
+@pytest.mark.parametrize("settings", HELD)
 def test_the_page_holds_rows_that_were_held_out(settings: tuple[str, ...], tmp_path: Path) -> None:
     run, data = trained(tmp_path, "class", *settings)
     model = load(run)
     windows, found = signal_windows(model.metadata), run_rows(run, model)
     assert windows is not None
     assert not isinstance(found, str)
-    assert found.said == f"Rows of data.csv that were {'fitted' if settings == ('data.test=0',) else 'held out'}"
+    assert found.said == f"Rows of data.csv that were {'fitted' if 'data.test=0' in settings else 'held out'}"
     lines = data.read_text().replace(",", ".").splitlines()[1:]
-    samples = np.array([[line.split(";")[-1], line.split(";")[0]] for line in lines], float)[:, : len(windows.signals)]
-    names = [signal.name for signal in windows.signals]
-    every = windows.samples(samples if names[0] == "c" else samples[:, ::-1])
+    places = [{'a, "b"': 0, "c": 3}[signal.name] for signal in windows.signals]
+    every = windows.samples(np.array([[line.rsplit(";", 3)[at] for at in places] for line in lines], float))
     ends = [*found.begins[1:], len(found.samples)]
     for name, begin, end in zip(found.names, found.begins, ends, strict=True):
         first, last = map(int, name.split("rows ")[1].replace(",", "").split(" to "))
         assert found.samples[begin:end].tolist() == every[first : last + 1].tolist()
         assert last - first + 1 >= windows.length
-        assert name.startswith(f"trial {first // 130}, x: rows")
-        assert last // 130 == first // 130
+        assert name.startswith(f"trial {first // 130}, x: rows" if BY in settings else "rows")
+        assert last // 130 == first // 130 or BY not in settings
     starts = [start for begin, end in zip(found.begins, ends, strict=True) for start in range(begin, end - windows.length + 1)]
     shown = {tuple(row) for row in windows.inputs(found.samples, np.array(starts)).tolist()}
     measured = open_run_data(run, None, model)
     assert isinstance(measured, Measured)
     assert measured.train is not None
     assert shown & set(map(tuple, measured.x.tolist()))
-    assert (settings == ("data.test=0",)) == bool(shown & set(map(tuple, measured.train[0].tolist())))
+    assert ("data.test=0" in settings) == bool(shown & set(map(tuple, measured.train[0].tolist())))
     (tmp_path / "data.csv").unlink()
     assert "cannot be opened" in str(run_rows(run, model))
+
+
+def test_rows_of_two_recordings_are_two_parts(tmp_path: Path) -> None:
+    """The last window of one ends where the first of the next begins, and one person made both."""
+    random = np.random.default_rng(0)
+    rows = [f"{random.normal():.3f},{trial},{trial // 2},{'ab'[row // 20]}" for trial in range(8) for row in range(40)]
+    data = files(tmp_path, data="\n".join(["x,trial,person,y", *rows]))["data"]
+    asked = ["data.window=20", "data.step=20", "data.series=trial", "data.split=groups", "data.split_by=person"]
+    config = guess_windows(data, read_table_file(data), "y", None, asked)
+    windows = SignalWindows(20, 20, (SignalColumn("x", 3),), 16, "trial")
+    found = held_rows(make_table_config(config.to_dict(), "config"), tmp_path, windows)
+    assert found.begins == [0, 40]
+    first = int(found.names[0].split()[1][:-1])
+    assert found.names == [f"trial {first + at}: rows {(first + at) * 40} to {(first + at) * 40 + 39}" for at in range(2)]
 
 
 # ---- what a reader sees and does -------------------------------------------------------------------------------------
@@ -298,8 +315,17 @@ def test_a_file_is_opened_and_a_window_is_chosen(open_page: OpenPage, tmp_path: 
         assert page.locator("#answer").text_content() == names[told[number]["number"]]
         best = max(told[number]["probabilities"])
         assert (page.locator("#scores .best").text_content() or "").endswith(f"{best:.1%}")
+        assert page.locator("#scores li").first.get_attribute("class") == "best"
     assert page.locator("#after").is_disabled()
     assert (page.locator("#which").text_content() or "").endswith(", in 11, x")
+    for name in ("closer", "closer"):
+        page.locator(f"#{name}").click()
+    box = page.locator("#chart svg").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 3, box["y"] + 20)
+    seen = int((page.locator("#which").text_content() or "").split(":")[0].split()[1])
+    assert 130 < seen < 160  # a quarter of the recording is in sight, the last
+    page.mouse.click(box["x"] + box["width"] - 2, box["y"] + 20)
     first = explain(run, str(data), ExplainRequest("decisive", None, 191, None, None), show=False)["comparisons"][0]
     assert page.locator("#loud button").first.get_attribute("title") == Comparison(**first).text.replace("<=", "≤")
     assert opened.requests == [page.url]
@@ -313,7 +339,7 @@ def test_samples_in_another_unit_are_warned_of(open_page: OpenPage, tmp_path: Pa
     assert windows is not None
     page = open_page(model_page(model, "page")).page
     far = tmp_path / "far.csv"
-    far.write_text(re.sub('"slow, calm";-?', '"slow, calm";9', data.read_text()))
+    far.write_text(re.sub("^-?0,", "90,", data.read_text(), flags=re.MULTILINE))
     asked = [at for at, (codes, _) in zip(model.model.encoding.source.tolist(), asked_edges(model), strict=True) if len(codes)]
     low, high = (np.array(known[f"input_{end}"])[asked] for end in ("low", "high"))
     counts = []

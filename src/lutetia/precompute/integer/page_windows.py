@@ -111,8 +111,9 @@ def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> d
 def _inputs(model: IntegerClassifier, windows: SignalWindows) -> list[_Input]:
     """What each input of the tables is made of."""
     each, source_of = len(windows.features), model.model.encoding.source.tolist()
-    if not all(0 <= column < len(windows.titles) for column in source_of):
-        fail("encoding.source", source_of, f"columns from 0 to {len(windows.titles) - 1}")
+    count = each * len(windows.signals)
+    if not all(0 <= column < count for column in source_of):
+        fail("encoding.source", source_of, f"columns from 0 to {count - 1}")
     places = [divmod(column, each) for column in source_of]
     return [_Input(signal, windows.features[number], windows.divisor(signal, number)) for signal, number in places]
 

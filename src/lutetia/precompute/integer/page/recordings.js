@@ -94,17 +94,14 @@ function sampleOf(value, scale) {
 // The recording of a file of bytes: samples of each signal, the rows where series begin, and what these are called.
 function readRecording(bytes, title) {
   const { names, rows } = readCells(decoded(bytes)), { missing, words, series } = model.windows;
-  const lacks = (cell) => missing.includes(cell.toLowerCase());
+  const lacks = (cell) => missing.includes(cell.toLowerCase()), hasNone = (cell) => lacks(cell) || words.includes(cell.toLowerCase());
   const samples = signals.map(({ name, scale }) => {
     const at = names.indexOf(name), own = new Int32Array(rows.length);
     if (at < 0) refuse(`there is no column ${quoted(name)}, a signal of the model`);
     rows.forEach(({ cells, line }, row) => {
       const cell = cells[at];
-      if (!isNumber(cell)) {
-        const isEmpty = lacks(cell) || words.includes(cell.toLowerCase());
-        refuse(`line ${line}, column ${quoted(name)}${isEmpty ? " is empty, expected a sample: fill it in" : `: ${quoted(cell)}, expected a number, a sample of a signal`}`);
-      }
-      if (words.includes(cell.toLowerCase())) refuse(`line ${line}, column ${quoted(name)} is empty, expected a sample: fill it in`);
+      if (hasNone(cell)) refuse(`line ${line}, column ${quoted(name)} is empty, expected a sample: fill it in`);
+      if (!isNumber(cell)) refuse(`line ${line}, column ${quoted(name)}: ${quoted(cell)}, expected a number, a sample of a signal`);
       own[row] = sampleOf(Number(cell), scale);
     });
     return own;

@@ -23,10 +23,10 @@ function exampleRecording() {
 // Waves between the usual ends of each signal, slow ones and fast ones in turn.
 function madeUp() {
   const nRows = 6 * length, samples = signals.map(({ ends: [low, high], scale }, signal) => Int32Array.from({ length: nRows }, (_, t) => {
-    const pace = (2 + (signal % 5)) * 2 ** (2 * Math.floor(t / (2 * length))), wave = Math.sin((2 * Math.PI * pace * t) / length);
+    const pace = Math.min((2 + (signal % 5)) * 2 ** (2 * Math.floor(t / (2 * length))), length / 4), wave = Math.sin((2 * Math.PI * pace * t) / length);
     return sampleOf((low + high) / 2 + ((high - low) / 2) * wave, scale);
   }));
-  return { title: "Waves that are made up, as none of the model's data is here", samples, begins: [0], names: [""], nRows };
+  return { title: "Waves that are made up, as none of the model's data is here", samples, begins: [0], names: [""], nRows, isMadeUp: true };
 }
 
 function say(text, isBad = false) {
@@ -36,7 +36,7 @@ function say(text, isBad = false) {
 
 // As `lutetia predict` warns, of the inputs that tables ask for.
 function warn({ windows, input, start, value }, count) {
-  if (!windows.size) return byId("warned").replaceChildren();
+  if (!windows.size || state.recording.isMadeUp) return byId("warned").replaceChildren();
   const [low, high] = model.windows.trained[input].map(shortNumber), rows = `rows ${start.toLocaleString("en")} to ${(start + length - 1).toLocaleString("en")}`;
   byId("warned").textContent = `${windows.size.toLocaleString("en")} of ${count.toLocaleString("en")} windows lie far outside the training data: ${titleOf(input)} is ${shortNumber(value)} in ${rows}, trained on ${low} to ${high}.`;
 }
