@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_evaluate_leaves_out_windows_in_which_the_label_changes(place: Path) -> 
     ("words", "told"),
     [
         (("predict", "run", "1,2"), "expected a recording"),
-        (("page", "run"), "sliders"),
+        (("page", "run", "--out", "run"), "--out"),
         (("build", "run", "--target", "lut4"), "expected verilog, ecp5, ice40 or c"),
         (("train", "board.csv", "--set", "data.window=5"), "data.window is 5"),
     ],
@@ -99,6 +100,25 @@ def test_what_is_refused(words: tuple[str, ...], told: str, place: Path) -> None
     done = run(*(place / word if word in ("run", "board.csv") else word for word in words))
     assert done.exit_code != 0
     assert told in done.output
+
+
+def test_a_page_begins_with_rows_that_were_held_out_where_they_can_be_read(place: Path) -> None:
+    done = run("page", place / "run", "--out", place / "page.html")
+    assert done.exit_code == 0, done.output
+    assert "example  Rows of board.csv that were held out, which the page holds" in done.output
+    told = json.loads(run("page", place / "run", "--out", place / "page.html", "--json").output)
+    assert (told["example"], told["no_example"], told["kind"]) == ("Rows of board.csv that were held out", "", "classifier")
+    assert re.search(r'"trial \d: rows [\d,]+ to', (place / "page.html").read_text())
+    (place / "board.csv").rename(place / "away.csv")
+    try:
+        done = run("page", place / "run", "--out", place / "page.html")
+        told = json.loads(run("page", place / "run", "--out", place / "page.html", "--json").output)
+    finally:
+        (place / "away.csv").rename(place / "board.csv")
+    assert done.exit_code == 0
+    assert "begins with waves that are made up: its data cannot be opened" in done.output
+    assert told["example"] is None
+    assert "board.csv" in told["no_example"]
 
 
 def test_a_recording_without_a_signal_is_refused(place: Path) -> None:
