@@ -193,6 +193,18 @@ def test_reads_files_as_python_does(open_page: OpenPage, tmp_path: Path) -> None
     assert opened.page.evaluate(READ, packed(HEAD.encode() + b"1,\xff,2\n"))[2].startswith("the file is not UTF-8")
 
 
+def test_answers_windows_of_the_largest_samples(open_page: OpenPage) -> None:
+    windows = SignalWindows(131, 50, (SignalColumn("a", 1), SignalColumn("b")), 32)
+    model, (low, high) = tiny(windows), windows.ends
+    samples = np.random.default_rng(1).integers(low // 2, high // 2, (9 * 131, 2))
+    text = "\n".join(["a,b", *(f"{a / 10:.1f},{b}" for a, b in samples.tolist())])
+    found = open_page(model_page(model, "page")).page.evaluate(PREDICT, packed(text.encode()))
+    inputs = windows.inputs(samples, np.arange(0, 8 * 131 + 1, 50))
+    wanted = stage_sums(model.stages[0], model.quantise(torch.from_numpy(inputs)).numpy())  # type: ignore[arg-type]
+    assert [each["scores"] for each in found] == wanted.tolist()
+    assert len({tuple(row) for row in wanted.tolist()}) > 9
+
+
 def test_gates_answer_and_say_what_they_would_without_an_input(open_page: OpenPage, tmp_path: Path) -> None:
     random, t = np.random.default_rng(0), np.arange(50)
     y = np.arange(60) % 3
@@ -338,25 +350,30 @@ def test_samples_in_another_unit_are_warned_of(open_page: OpenPage, tmp_path: Pa
     known, windows = model.model.metadata, signal_windows(model.model.metadata)
     assert windows is not None
     page = open_page(model_page(model, "page")).page
-    far = tmp_path / "far.csv"
-    far.write_text(re.sub("^-?0,", "90,", data.read_text(), flags=re.MULTILINE))
+    head, *lines = data.read_text().replace(",", ".").splitlines()
+    scaled = {
+        factor: [f"{factor * float(line.split(';')[0]):.3f};{line.split(';', 1)[1]}" for line in lines] for factor in (1, 2, 9)
+    }
+    texts = {f"times{factor}": "\n".join([head.replace(".", ","), *own]) for factor, own in scaled.items()}
     asked = [at for at, (codes, _) in zip(model.model.encoding.source.tolist(), asked_edges(model), strict=True) if len(codes)]
     low, high = (np.array(known[f"input_{end}"])[asked] for end in ("low", "high"))
-    counts = []
-    for path in (data, far):
+    counts, is_near = [], False
+    for path in files(tmp_path, **texts).values():
         page.locator("#file").set_input_files(path)
         page.get_by_text(f"{path.name}: 1,560 rows, 192 windows.").wait_for()
         inputs = window_rows(read_table_file(path), windows).inputs[:, asked]
         beyond = np.maximum(low - inputs, inputs - high) / (high - low)
         row, worst = divmod(int(beyond.argmax()), len(asked))
         counts.append(int((beyond > 1).any(1).sum()))
+        is_near |= bool(((beyond.max(1) > 1) & (beyond.max(1) < 2)).any())
         told = re.fullmatch(r"(\d+) of 192 windows lie far outside the training data: (.+) is (\S+) in rows (\S+) to .+",
                             page.locator("#warned").text_content() or "")  # fmt: skip
         assert (told is not None) == bool(counts[-1])
         if told is not None:
             assert (int(told[1]), told[2]) == (counts[-1], windows.titles[asked[worst]])
             assert float(told[3].replace(",", "")) == pytest.approx(inputs[row, worst], rel=1e-5)
-    assert counts[0] < counts[1]
+    assert is_near
+    assert counts[0] < counts[2]
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(open_page: OpenPage, tmp_path: Path) -> None:
