@@ -413,6 +413,18 @@ def test_marks_are_where_a_feature_looks(open_page: OpenPage) -> None:
         assert marks == [{"span": [begin, end]}, *more]
 
 
+def test_a_file_is_dropped(open_page: OpenPage) -> None:
+    opened = open_page(model_page(tiny(SignalWindows(8, 4, (SignalColumn("a"),))), "page"))
+    text = "a\n" + "\n".join(map(str, range(12)))
+    given = "(text) => { const held = new DataTransfer(); held.items.add(new File([text], 'dropped.csv')); return held; }"
+    held = opened.page.evaluate_handle(given, text)
+    opened.page.locator("#chart").dispatch_event("drop", {"dataTransfer": held})
+    opened.page.get_by_text("dropped.csv: 12 rows, 2 windows.").wait_for()
+    opened.page.locator("#example").click()
+    opened.page.get_by_text("made up, as none of the model's data is here: 48 rows, 11 windows.").wait_for()
+    assert opened.problems == []
+
+
 def test_what_a_reason_looks_at_is_marked(open_page: OpenPage) -> None:
     windows = SignalWindows(40, 40, (SignalColumn("a", 1), SignalColumn("b")))
     opened = open_page(model_page(tiny(windows), "page"))
