@@ -123,6 +123,7 @@ def test_what_tools_are_missing_is_told(
     ("more", "code", "message"),
     [
         (["--target", "lut5"], 2, "there is no target 'lut5'"),
+        (["--target", "page"], 2, "there is no target 'page': lutetia page "),
         (["--input-bits", "0"], 2, "--input-bits is 0, expected 1 to 16"),
         (["--weight-bits", "1"], 2, "--weight-bits is 1, expected 2 to 24"),
         (["--speed-grade", "8"], 2, "--speed-grade is 8 and --target lut6, expected 6, 7, 8 with ecp5"),

@@ -68,6 +68,7 @@ DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 WEIGHT_BITS = 8
 TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
 CLOCKED = ("ice40", "ecp5", "verilog")
+PAGES = ("page", "html")  # which another command makes
 SIMULATED = 64  # samples of the data that are simulated
 LARGEST_PINS = 1 << 20  # bytes of a file of constraints
 SHOWN = 6  # samples whose votes the page shows
@@ -166,7 +167,9 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
 
 def _check(request: BuildRequest) -> None:
     if request.target not in (*TARGETS, *PROGRAMS):
-        raise UsageError(f"there is no target {request.target!r}: {did_you_mean(request.target, (*TARGETS, *PROGRAMS))}")
+        hint = did_you_mean(request.target, (*TARGETS, *PROGRAMS))
+        hint = f"lutetia page {request.checkpoint} makes one" if request.target in PAGES else hint
+        raise UsageError(f"there is no target {request.target!r}: {hint}")
     if request.input_bits is not None and not 1 <= request.input_bits <= MOST_BITS:
         raise UsageError(
             f"--input-bits is {request.input_bits}, expected 1 to {MOST_INPUT_BITS}, or to {MOST_BITS} for a table of data"
