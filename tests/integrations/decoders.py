@@ -1,4 +1,4 @@
-"""Twelve tiny decoders of `transformers` with random weights, and batches for them."""
+"""Fourteen tiny decoders of `transformers` with random weights, and batches for them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("Olmo2Config", {}),
     "smollm3": ("SmolLM3Config", {}),
     "falcon": ("FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False, "bias": False}),
+    "gptj": ("GPTJConfig", {"rotary_dim": 4, "n_positions": 128}),
+    "gpt_neo": ("GPTNeoConfig", {"attention_types": [[["global", "local"], 1]], "window_size": 9}),
 }
 CHANGING: dict[str, tuple[str, dict[str, Any]]] = {  # they make other keys or values of those that a cache gives
     "diffllama": ("DiffLlamaConfig", {}),
     "jetmoe": ("JetMoeConfig", {"kv_channels": 8, "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2}),
 }
-EAGER = ("gemma2", "gpt_oss")  # SDPA has no soft cap and no sinks
+EAGER = ("gemma2", "gpt_oss", "gptj", "gpt_neo")  # SDPA has no soft cap and no sinks; the last two do not know it
 
 
 def build(name: str, attn: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:

@@ -71,6 +71,7 @@ def test_nothing_need_be_registered_first(folder: Path) -> None:
 SIZES = {"vocab_size": 9, "n_layer": 2, "n_head": 2}
 OWN_ATTENTION = {  # of models that know one attention, or a table of their own: what their config asks of it
     "BloomConfig": {**SIZES, "hidden_size": 8},
+    "CodeGenConfig": {**SIZES, "n_head": 4, "n_embd": 16, "n_positions": 16, "rotary_dim": 4},
     "GPTJConfig": {**SIZES, "n_embd": 8, "n_positions": 16, "rotary_dim": 4},
     "FalconConfig": {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2},
 }
@@ -83,7 +84,7 @@ def test_a_model_keeps_its_attention_where_no_other_has_a_place(kind: str, folde
     (folder / "model.safetensors").unlink()
     transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**OWN_ATTENTION[kind])).save_pretrained(folder)
     model, _ = load_decoder(folder)
-    assert (model.config._attn_implementation == "lutetia") == (kind == "FalconConfig")
+    assert (model.config._attn_implementation == "lutetia") == (kind in ("FalconConfig", "GPTJConfig"))
     plain = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     tokens = torch.tensor([[1, 5, 7, 3]])
     with torch.no_grad():

@@ -6,17 +6,17 @@ with left padding or a window, decode attention is used. Any other mask goes to 
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
+from transformers.masking_utils import eager_mask, sdpa_mask
 
 from lutetia import flow
 from lutetia.attention import FEW_ACTIVE, MAX_ACTIVE, MAX_HEAD_DIM, DecodeCall, decode_attention, decode_on_cpu, executor_of
@@ -24,6 +24,10 @@ from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.cache import refuse_changed, text_config
 
 NAME = "lutetia"
+HANDING_ON = (  # of the models without SDPA, those that do nothing with their mask themselves
+    *("falcon", "gemma2", "gpt_neo", "gpt_oss", "gptj"),
+    *("granite_swa", "granitemoe_swa", "mimo_v2_flash", "vaultgemma"),
+)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
@@ -35,52 +39,119 @@ class Seen(NamedTuple):
 
 
 def register_attention() -> None:
-    """Make the name known, and the masks that belong to it; Falcon keeps a table of its own."""
-    from lutetia.integrations.transformers import falcon
+    """Make the name known, and the masks that belong to it; some models keep a table of their own."""
+    from lutetia.integrations.transformers import tables
 
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask_of)
-    falcon.register(NAME)
+    tables.register(NAME)
 
 
 def mask_of(*sizes: Any, config: Any = None, **options: Any) -> Tensor | None:
-    """The mask that SDPA takes, which models that do not ask for their attention by name would add to their scores."""
-    if config is not None and not may_be_named(config.__class__):
-        raise ArgumentError(
-            f"{config.model_type} computes attention in its own way, expected a model that takes another: load it without "
-            f"attn_implementation={NAME!r}"
-        )
-    mask: Tensor | None = sdpa_mask(*sizes, config=config, **options)
+    """The mask of a model: that of SDPA, if the model hands it on untouched.
+
+    Models without SDPA may add their mask to scores, or numbers to their mask: they get the one of eager attention. Models
+    that do not ask for their attention by name are refused.
+    """
+    if config is None:
+        mask: Tensor | None = sdpa_mask(*sizes, config=config, **options)
+        return mask
+    if not may_be_named(config.__class__):
+        refuse_own_attention(config)
+    if supports_sdpa(config.__class__):
+        mask = sdpa_mask(*sizes, config=config, **options)
+    elif config.model_type in HANDING_ON:
+        few = options.get("q_length", 1) == 1  # of more tokens, layers need not say whether they are causal
+        skip = options.pop("allow_is_causal_skip", True) and few
+        mask = sdpa_mask(*sizes, config=config, allow_is_causal_skip=skip, **options)
+    else:
+        mask = eager_mask(*sizes, config=config, **options)
     return mask
 
 
-@cache
-def may_be_named(config: type[Any]) -> bool:
-    """Whether models of a config take the attention that it names, as far as transformers knows."""
-    from lutetia.integrations.transformers import falcon
+def refuse_own_attention(config: Any) -> NoReturn:
+    """Say that a model computes attention in its own way, and how it is loaded."""
+    raise ArgumentError(
+        f"{config.model_type} computes attention in its own way, expected a model that takes another: load it without "
+        f"attn_implementation={NAME!r}"
+    )
 
-    models = MODEL_MAPPING.get(config, ())
-    models = models if isinstance(models, tuple) else (models,)
-    return all(model._can_set_attn_implementation() or falcon.is_falcon(model) for model in models)
+
+def may_be_named(config: type[Any]) -> bool:
+    """Whether all models of a config take the attention that it names."""
+    from lutetia.integrations.transformers import tables
+
+    return all(tables.takes_attention(model) for model in models_with(config))
+
+
+def supports_sdpa(config: type[Any]) -> bool:
+    """Whether all models of a config work with SDPA."""
+    return all(model._supports_sdpa for model in models_with(config))
+
+
+MODELS: dict[type[Any], list[Any]] = {}  # by their config
+
+
+def models_with(config: type[Any]) -> list[Any]:
+    """The classes of models with a config, of those that are imported: a model that runs is."""
+    if config not in MODELS:
+        found = [model for model in model_classes(PreTrainedModel) if model.config_class is config]
+        if not found:
+            return found
+        MODELS[config] = found
+    return MODELS[config]
+
+
+def model_classes(kind: type[Any]) -> Iterator[type[Any]]:
+    """Every class of models that is derived from one."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from model_classes(each)
 
 
 def attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """The attention function of `transformers`: query [B, H_q, s, d], key, value [B, H_kv, n, d] -> [B, s, H_q, d]."""
-    seen, layer = None, getattr(key, "lutetia_layer", None)  # of a cache that attends to its keys itself
-    n = key.shape[2] if layer is None else layer.length
+    if options.get("block_indices") is not None:
+        refuse_own_attention(module.config)
+    if options.get("indices") is not None:
+        attention_mask = among(attention_mask, options["indices"], n_keys(key))
+    out = by_decode(query, key, value, attention_mask, options)
+    if out is None:
+        check_keys(attention_mask, key, module)
+        return attend_to_prompt(module, query, key, value, attention_mask, **options)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def by_decode(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]) -> Tensor | None:
+    """Decode attention, [B, H_q, s, d], if it can give what is asked for; a cache that attends to its keys itself needs it."""
+    seen, n, layer = None, n_keys(key), getattr(key, "lutetia_layer", None)
     if layer is not None and getattr(value, "lutetia_layer", None) is not layer:
         refuse_changed(layer)
     if can_decode(query, key, value, options):
-        seen = seen_by(attention_mask, (len(query), query.shape[2], n), options.get("sliding_window"))
-    if seen is None and layer is not None:
+        seen = seen_by(mask, (len(query), query.shape[2], n), options.get("sliding_window"))
+    if seen is not None:
+        return decode(query, key, value, seen, options)
+    if layer is not None:
         kind = type(layer).__name__.replace("Layer", "Cache")
         raise ArgumentError(f"a {kind} has a mask or an option that decode attention does not know, expected only padding")
-    if seen is None:
-        return attend_to_prompt(module, query, key, value, attention_mask, **options)
-    out = decode(query, key, value, seen, options)
-    return out.transpose(1, 2).contiguous(), None
+    return None
+
+
+def check_keys(mask: Tensor | None, key: Tensor, module: nn.Module) -> None:
+    """A mask is for the keys that a cache holds, which a model may have changed."""
+    if mask is not None and mask.shape[-1] not in (1, key.shape[2]):
+        raise ArgumentError(
+            f"{type(module).__name__} has {key.shape[2]} keys and a mask for {mask.shape[-1]}, expected as many: it changes what "
+            "its cache gives, so use LutetiaCache or the cache of transformers"
+        )
+
+
+def n_keys(key: Tensor) -> int:
+    """The number of keys that a cache holds, which may have handed on the new ones alone."""
+    layer = getattr(key, "lutetia_layer", None)
+    return key.shape[2] if layer is None else layer.length
 
 
 def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> bool:
@@ -111,6 +182,8 @@ def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any
 def full_attention_layers(config: Any, cache: str) -> list[str]:
     """The layers of a decoder that uses this attention, all of which see the whole context; otherwise an error."""
     decoder = text_config(config)
+    if not may_be_named(decoder.__class__):
+        refuse_own_attention(decoder)
     if decoder._attn_implementation != NAME:
         raise ArgumentError(f"attn_implementation is {decoder._attn_implementation!r}, expected {NAME!r} for {cache}")
     types, _ = get_layer_types_and_kwargs(decoder)
@@ -124,23 +197,32 @@ def full_attention_layers(config: Any, cache: str) -> list[str]:
 
 
 def seen_by(mask: Tensor | None, sizes: tuple[int, int, int], window: int | None) -> Seen | None:
-    """What a mask bool [B or 1, 1, s, n] means, or None where decode attention cannot express it; `sizes` are B, s and n.
+    """What a mask [B or 1, 1, s, n] means, or None where decode attention cannot express it; `sizes` are B, s and n.
 
     Only the first layer reads the mask.
     """
     batch, s, n = sizes
     if mask is None:
         return Seen(None, None) if s == 1 else None  # of several tokens SDPA alone knows whether they are causal
-    if mask.dtype != torch.bool or mask.shape not in ((batch, 1, s, n), (1, 1, s, n)):
+    if mask.shape not in ((batch, 1, s, n), (1, 1, s, n)):
         return None
     known: dict[Any, Seen | None] = mask.__dict__.setdefault("lutetia_seen", {})
     if (batch, window) not in known:
-        known[batch, window] = read_mask(mask[:, 0].expand(batch, -1, -1), window)
+        plain = as_bool(mask)
+        known[batch, window] = None if plain is None else read_mask(plain[:, 0].expand(batch, -1, -1), window)
     return known[batch, window]
 
 
+def as_bool(mask: Tensor) -> Tensor | None:
+    """A mask of bools, or of 0 and the most negative number, as bools; None of any other."""
+    if mask.dtype == torch.bool:
+        return mask
+    seen = mask == 0
+    return seen if bool((seen | (mask == torch.finfo(mask.dtype).min)).all()) else None
+
+
 def read_mask(mask: Tensor, window: int | None) -> Seen | None:
-    """mask [B, s, n] as ranges, with a window or without one; None where neither gives exactly this mask."""
+    """mask bool [B, s, n] as ranges, with a window or without one; None where neither gives exactly this mask."""
     s, n = mask.shape[1:]
     key = torch.arange(n, device=mask.device)
     position = torch.arange(n - s, n, device=mask.device)[:, None]
@@ -153,6 +235,16 @@ def read_mask(mask: Tensor, window: int | None) -> Seen | None:
         if bool((stretch == mask).all()):
             return Seen(starts.int(), width)
     return None
+
+
+def among(mask: Tensor | None, indices: Tensor, n: int) -> Tensor:
+    """The mask of a model that picks keys: indices [B, s, k] of the n that each token sees, if its mask lets it see them."""
+    chosen = torch.zeros(*indices.shape[:2], n, dtype=torch.bool, device=indices.device).scatter_(2, indices.long(), True)[
+        :, None
+    ]
+    if mask is None:
+        mask = chosen.new_ones(chosen.shape[2:]).tril() if chosen.shape[2] > 1 else chosen
+    return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, torch.finfo(mask.dtype).min)
 
 
 def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[str, Any]) -> Tensor:
@@ -208,8 +300,7 @@ def attend_to_prompt(
     bias = bias_of(mask, query, key.shape[2], getattr(module, "is_causal", True) if causal is None else causal)
     scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
     if sink is not None:  # a key of zeros, whose score the bias brings
-        nothing = key.new_zeros(*key.shape[:2], 1, key.shape[3])
-        key, value = torch.cat([key, nothing], 2), torch.cat([value, nothing], 2)
+        key, value = (torch.cat([states, torch.zeros_like(states[:, :, :1])], 2) for states in (key, value))
         column = sink.to(query.dtype)[:, None, None].expand(len(query), -1, query.shape[2], 1)
         bias = torch.cat([bias.expand(len(query), query.shape[1], -1, -1), column], -1)
     if softcap is None:
@@ -225,7 +316,7 @@ def bias_of(mask: Tensor | None, query: Tensor, n: int, causal: bool) -> Tensor:
     if mask is None:
         s = query.shape[2]
         seen = torch.ones(1, 1, s, n, dtype=torch.bool, device=query.device)
-        mask = seen.tril(n - s) if causal else seen
+        mask = seen.tril() if causal and s > 1 else seen  # as SDPA has it: a static cache has room behind its prompt
     if mask.dtype != torch.bool:
         return mask
     # A row that sees nothing must not become NaN: its values are keys of later layers.

@@ -129,7 +129,32 @@ LAYERS = {
 }
 
 
-class LutetiaCache(DynamicCache):
+class OfOneDecoder(Cache):
+    """A cache of one decoder, whose layers take turns. An encoder-decoder would write what it reads into the same layers."""
+
+    newest = -1
+    is_of_both = False
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append key_states, value_states [B, H_kv, s, d] to a layer; returns all that it gives the attention."""
+        if self.is_of_both and layer_idx == self.newest and len(self.layers) > 1:
+            kind = type(self).__name__
+            raise ArgumentError(
+                f"the model is an encoder-decoder, expected EncoderDecoderCache({kind}(...), DynamicCache(...)) of "
+                f"transformers, or a decoder for {kind} alone"
+            )
+        if layer_idx >= len(self.layers):
+            raise ArgumentError(
+                f"the model has more layers than the cache, expected {len(self.layers)}: it was made for another model's config"
+            )
+        self.newest = layer_idx
+        kept: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        return kept
+
+
+class LutetiaCache(OfOneDecoder, DynamicCache):
     """The cache of a decoder, for `attn_implementation="lutetia"` or any other: `generate(past_key_values=LutetiaCache(config))`.
 
     Batches padded on the left, beams, assisted generation and sliding windows work as with the library's DynamicCache. Offloading
@@ -144,6 +169,7 @@ class LutetiaCache(DynamicCache):
             if kind not in LAYERS:
                 expected = ", ".join(LAYERS)
                 raise ArgumentError(f"the model has a layer of type {kind!r}, expected {expected}: use the cache of transformers")
+        self.is_of_both = bool(config.is_encoder_decoder)
         Cache.__init__(self, layers=[LAYERS[kind](**each) for kind, each in zip(types, options, strict=True)])
 
 
@@ -171,10 +197,27 @@ def check_new_tokens(held: int, new: int) -> None:
         )
 
 
-def check_rows(held: int, new: int) -> None:
-    """Each row of new tokens must follow a row of the cache."""
-    if held != new:
-        raise ArgumentError(f"the new tokens are a batch of {new}, expected {held}, the batch that the cache holds: {NEW_TEXT}")
+def check_rows(held: tuple[int, ...], new: tuple[int, ...]) -> None:
+    """Each row of new keys must follow a row of the cache; their shapes [B, H_kv, s, d], of any s."""
+    if held[0] != new[0]:
+        raise ArgumentError(
+            f"the new tokens are a batch of {new[0]}, expected {held[0]}, the batch that the cache holds: {NEW_TEXT}"
+        )
+    if (held[1], held[3]) != (new[1], new[3]):
+        raise ArgumentError(
+            f"the new keys are of {new[1]} heads of {new[3]} elements, expected {held[1]} of {held[3]}, as the cache holds: it "
+            "is another model's"
+        )
+
+
+def check_sizes(layer: Any, k: Tensor, v: Tensor) -> None:
+    """Keys and values of one size are what such a layer can keep."""
+    if k.shape != v.shape:
+        kind = type(layer).__name__.replace("Layer", "Cache")
+        raise ArgumentError(
+            f"the model has keys of {k.shape[3]} elements and values of {v.shape[3]}, expected the same for a {kind}: use "
+            "LutetiaCache for it"
+        )
 
 
 def hand_on(layer: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +252,9 @@ def begin(layer: Growing, k: Tensor, v: Tensor) -> None:
 
 def append(layer: Growing, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The layer's keys and values, and k, v [B, H_kv, s, d] after them; a gradient needs memory of its own."""
-    check_rows(len(layer.keys), len(k))
+    check_rows(layer.keys.shape, k.shape)
+    if k.dtype != layer.keys.dtype:
+        raise ArgumentError(f"the new keys are {k.dtype}, expected {layer.keys.dtype}, as the cache holds: {NEW_TEXT}")
     if torch.is_grad_enabled() and any(each.requires_grad for each in (k, v, layer.keys, layer.values)):
         return torch.cat([layer.keys, k], 2), torch.cat([layer.values, v], 2)
     of_keys, of_values = layer.rooms

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoTokenizer
 
 from lutetia.errors import DataError, require
-from lutetia.integrations.transformers import falcon
+from lutetia.integrations.transformers import tables
 from lutetia.integrations.transformers.attention import NAME, register_attention
 from lutetia.integrations.transformers.checks import NAMED, check_folder
 from lutetia.integrations.transformers.models import register_models
@@ -142,7 +142,7 @@ def _loaded(auto: Any, folder: Path, how: dict[str, Any]) -> tuple[Any, dict[str
 def takes_attention(model: Any) -> bool:
     """Whether every part of a model takes the attention that its config names; BLOOM and others only take its kind of mask."""
     parts = [module for module in model.modules() if isinstance(module, transformers.PreTrainedModel)]
-    return all(part._can_set_attn_implementation() or falcon.is_falcon(type(part)) for part in parts)
+    return all(tables.takes_attention(type(part)) for part in parts)
 
 
 def _unreadable(folder: Path, error: Exception) -> DataError:

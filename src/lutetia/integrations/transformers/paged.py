@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin
 
 from lutetia.attention import MAX_ACTIVE, PagedKVCache, check_int, decode_attention
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.attention import full_attention_layers
-from lutetia.integrations.transformers.cache import check_attended, check_new_tokens, check_rows, hand_on
+from lutetia.integrations.transformers.cache import (
+    OfOneDecoder,
+    check_attended,
+    check_new_tokens,
+    check_rows,
+    check_sizes,
+    hand_on,
+)
 
 
 class PagedLayer(CacheLayerMixin):
@@ -33,16 +41,18 @@ class PagedLayer(CacheLayerMixin):
         batch, heads, _, d = key_states.shape
         self.dtype, self.device = key_states.dtype, key_states.device
         n_pages = batch * -(-self.max_length // self.page_len)
-        self.pool = PagedKVCache(n_pages, self.page_len, heads, d, dtype=self.dtype, device=self.device)
+        with torch.inference_mode(False):  # so that what is begun in it can go on outside of it
+            self.pool = PagedKVCache(n_pages, self.page_len, heads, d, dtype=self.dtype, device=self.device)
         self.rows = [self.pool.allocate() for _ in range(batch)]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append key_states, value_states [B, H_kv, s, d]; returns these, with the layer, which attends to its pages itself."""
+        check_sizes(self, key_states, value_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         check_attended(self)
-        check_rows(len(self.rows), len(key_states))
+        check_rows((len(self.rows), self.pool.k.shape[2], 0, self.pool.k.shape[3]), key_states.shape)
         s = key_states.shape[2]
         if self.length + s > self.max_length:
             raise ArgumentError(
@@ -112,7 +122,7 @@ class PagedLayer(CacheLayerMixin):
         self.length, self.rows, self.is_initialized, self.waits = 0, [], False, False
 
 
-class PagedCache(Cache):
+class PagedCache(OfOneDecoder):
     """A cache of `transformers` in pages: `generate(past_key_values=PagedCache(model.config, max_length=200))`.
 
     Only for `attn_implementation="lutetia"`, and models whose layers all see the whole context. `max_length` is the maximum
@@ -125,4 +135,5 @@ class PagedCache(Cache):
         layers = [PagedLayer(max_length, page_len) for _ in full_attention_layers(config, "a PagedCache")]
         for layer, before in zip(layers[1:], layers, strict=False):
             layer.before = before
+        self.is_of_both = bool(config.is_encoder_decoder)
         super().__init__(layers=layers)

@@ -11,12 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin
 
 from lutetia.attention import MAX_ACTIVE, check_int
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.attention import full_attention_layers
-from lutetia.integrations.transformers.cache import check_attended, check_new_tokens, check_rows, hand_on
+from lutetia.integrations.transformers.cache import (
+    OfOneDecoder,
+    check_attended,
+    check_new_tokens,
+    check_rows,
+    check_sizes,
+    hand_on,
+)
 
 
 class ShardedLayer(CacheLayerMixin):
@@ -37,15 +44,17 @@ class ShardedLayer(CacheLayerMixin):
         """Room for this rank's positions; key_states, value_states [B, H_kv, s, d]."""
         batch, heads, _, d = key_states.shape
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = (key_states.new_zeros(batch, heads, self.room, d) for _ in range(2))
+        with torch.inference_mode(False):  # so that what is begun in it can go on outside of it
+            self.keys, self.values = (key_states.new_zeros(batch, heads, self.room, d) for _ in range(2))
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Keep this rank's part of a prompt [B, H_kv, s, d]; later tokens are written by the attention."""
+        check_sizes(self, key_states, value_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         check_attended(self)
-        check_rows(len(self.keys), len(key_states))
+        check_rows(self.keys.shape, key_states.shape)
         s, ranks = key_states.shape[2], distributed.get_world_size(self.group)
         if self.length + s > ranks * self.room:
             raise ArgumentError(
@@ -95,7 +104,7 @@ class ShardedLayer(CacheLayerMixin):
         self.length, self.is_initialized, self.waits = 0, False, False
 
 
-class ShardedCache(Cache):
+class ShardedCache(OfOneDecoder):
     """A cache of `transformers` over the ranks of a process group, each of which calls `generate` with the same arguments.
 
     Only for `attn_implementation="lutetia"`, and models whose layers all see the whole context. `max_length` is the maximum
@@ -112,4 +121,5 @@ class ShardedCache(Cache):
         layers = [ShardedLayer(room, rank, group) for _ in types]
         for layer, before in zip(layers[1:], layers, strict=False):
             layer.before = before
+        self.is_of_both = bool(config.is_encoder_decoder)
         super().__init__(layers=layers)
