@@ -18,7 +18,7 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from integrations.hf_folders import NAMES, TEXT, WORDS, save, tiny, word_tokenizer
+from integrations.hf_folders import NAMES, SIZES, TEXT, WORDS, save, tiny, word_tokenizer
 from lutetia import relevance
 from lutetia.integrations.transformers import (
     explain_image_class,
@@ -231,3 +231,35 @@ def test_an_image_a_few_pixels_high(shape: tuple[int, int, int]) -> None:
     processor = transformers.ViTImageProcessor(size={"height": 16, "width": 16}, resample=0)  # the nearest pixel
     small, large = (explain_image_class(tiny("images"), processor, each) for each in (pixels, pixels.repeat(16, 0).repeat(16, 1)))
     torch.testing.assert_close(small.pixels, large.pixels)
+
+
+OTHER_WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "it pads its tokens": ("LongformerForSequenceClassification", {"attention_window": 6, "max_position_embeddings": 40}),
+    "it turns them around": ("XLNetForSequenceClassification", {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24}),
+    "its layers are not seen": ("SqueezeBertForSequenceClassification", {"embedding_size": 16}),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WAYS)
+def test_models_that_read_in_their_own_way(name: str) -> None:
+    kind, options = OTHER_WAYS[name]
+    made = getattr(transformers, kind)
+    torch.manual_seed(3)
+    model = made(made.config_class(**{**SIZES, "vocab_size": len(WORDS), "pad_token_id": 0, **options})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.3)
+    found = explain_text_class(model, word_tokenizer(), "the cat sat on the mat")
+    assert float(found.relevance.sum()) + found.absorbed + found.elsewhere == pytest.approx(found.explained, rel=1e-3, abs=1e-3)
+    assert found.relevance.shape == (8,)
+    assert found.relevance.abs().min() > 0
+    many = explain_text_classes(model, word_tokenizer(), ["the cat sat on the mat", "a good dog"])
+    torch.testing.assert_close(many.texts[0].relevance, found.relevance, rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_that_embeds_no_tokens_is_refused() -> None:
+    sizes = {**SIZES, "num_hash_buckets": 16, "num_hash_functions": 2, "downsampling_rate": 2, "local_transformer_stride": 4}
+    model = transformers.CanineForSequenceClassification(transformers.CanineConfig(**sizes, max_position_embeddings=32)).eval()
+    with pytest.raises(ArgumentError, match=r"^model is CanineFor.*, expected one that embeds its tokens; lutetia\.relevance"):
+        explain_text_class(model, word_tokenizer(), "the cat sat")

@@ -16,6 +16,8 @@ from tools import optional_module
 
 pytest.importorskip("transformers")
 
+import transformers
+
 from integrations.hf_folders import TEXT, save, tiny, word_tokenizer
 from lutetia.integrations.transformers import IntegratedGradients, explain_answer, explain_next_token, explain_text_class
 from lutetia.integrations.transformers.explaining import attribute_score
@@ -143,3 +145,12 @@ def test_the_command(tmp_path: Path, capsys: Capture) -> None:
             explain_next_token(tiny("llama"), word_tokenizer(), TEXT, rules=IntegratedGradients(baseline=number))
     with pytest.raises(ArgumentError, match="rules is 'integral'"):
         explain_next_token(tiny("llama"), word_tokenizer(), TEXT, rules="integral")
+
+
+def test_a_model_that_scales_its_embeddings_in_place() -> None:
+    sizes = {"n_embd": 16, "dff": 24, "n_layer": 2, "n_head": 2, "n_positions": 32, "vocab_size": len(word_tokenizer())}
+    torch.manual_seed(3)
+    model = transformers.CTRLLMHeadModel(transformers.CTRLConfig(**sizes)).eval()
+    found = explain_next_token(model, word_tokenizer(), TEXT, rules=IntegratedGradients(40))
+    assert abs(found.gap) < 1e-3 * found.relevance.abs().sum()
+    assert float(found.relevance.sum()) + found.absorbed + found.gap == pytest.approx(found.explained, abs=1e-4)

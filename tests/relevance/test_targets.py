@@ -246,3 +246,66 @@ def test_a_residual_by_contrast_is_the_difference() -> None:
     model, x = Residual().double(), data(2, 5)
     both = relevance.attribute(model, x, Contrast(1, 2))[x]
     same(both, relevance.attribute(model, x, 1)[x] - relevance.attribute(model, x, 2)[x])
+
+
+# ---- tokens that a model embeds among others -------------------------------------------------------------------------
+
+
+class Embeds(nn.Module):
+    """Tokens [B, S] -> [B, 3]: they are embedded as `change` makes them."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.change, self.table, self.head = change, nn.Embedding(20, 4), nn.Linear(4, 3, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        changed = self.change(tokens)
+        states = self.table(changed)
+        return self.head(torch.sin(states).mean(1 if len(changed) == len(tokens) else 0))
+
+
+CHANGES = {
+    "padding behind": (lambda tokens: F.pad(tokens, (0, 4), value=7), lambda R: R[:, :3]),
+    "a prompt before": (lambda tokens: F.pad(tokens, (5, 0), value=7), lambda R: R[:, -3:]),
+    "turned around": (lambda tokens: tokens.t().contiguous(), lambda R: R.t()),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_tokens_that_are_embedded_among_others(how: str) -> None:
+    change, part = CHANGES[how]
+    model, tokens = Embeds(change).double(), torch.tensor([[3, 9, 4], [11, 2, 5]])
+    r = relevance.attribute(model, tokens, target=1, wrt=["table"], rules=ZERO)
+    assert torch.equal(r[tokens], part(r["table"].sum(-1)))
+    assert r[tokens].abs().sum() > 0.01
+    plan = relevance.compile(model, tokens, rules=ZERO)
+    other = tokens + 1
+    assert torch.equal(plan(other, target=1)[other], relevance.attribute(model, other, target=1, rules=ZERO)[other])
+
+
+def test_other_tokens_are_not_taken_for_these() -> None:
+    model, tokens = Embeds(lambda tokens: F.pad(tokens + 1, (0, 4))).double(), torch.tensor([[3, 9, 4], [11, 2, 5]])
+    r = relevance.attribute(model, tokens, target=1, wrt=["table"], rules=ZERO)
+    assert tokens not in r
+
+
+class Unheard(nn.Module):
+    """It calls the forward methods of its blocks, past the hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block.forward(x)
+        return x
+
+
+def test_a_block_whose_call_is_not_seen_has_no_layer() -> None:
+    model, x = Unheard(), torch.randn(2, 8)
+    r = relevance.attribute(model, x, layers=True)
+    assert not r.layers
+    assert torch.equal(r[x], relevance.attribute(model, x)[x])
+    with pytest.raises(ArgumentError, match=r"^wrt names 'blocks\.0', which is not in the graph"):
+        relevance.attribute(model, x, wrt=["blocks.0"])

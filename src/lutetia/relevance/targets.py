@@ -91,17 +91,20 @@ class Placing:
             raise ArgumentError(f"wrt holds {describe(tensor)}, which does not require grad, so it is not in the graph")
         embeddings = [node for node in graph.nodes if node.name in EMBEDDINGS]
         places = [node for node in embeddings if _same(node.fn._saved_indices, tensor)]
-        # Some models copy their tokens first, or look them up flattened.
-        for node in places or [node for node in embeddings if _equal(node.fn._saved_indices, tensor)]:
+        # Some models copy their tokens first, or look them up flattened; others turn them around, or put padding beside them.
+        places = places or [node for node in embeddings if _equal(node.fn._saved_indices, tensor)]
+        found: list[tuple[Node, slice | None]] = [(node, slice(None)) for node in places]
+        found = found or [(node, part) for node in embeddings for part in _parts(node.fn._saved_indices, tensor)]
+        for node, part in found:
             self.met.add(id(tensor))
-            self.put(node, tensor, 0, tensor, functools.partial(_of_tokens, node, tensor.shape))
+            self.put(node, tensor, 0, tensor, functools.partial(_of_tokens, node, tensor.shape, part))
 
     def check(self, graph: AutogradGraph) -> None:
         """Raise if a requested target is in no graph, or if nothing requested is."""
         for item in self.asked.items:
             optional = id(item) in self.asked.optional
             if isinstance(item, str):
-                if item not in self.met:
+                if item not in self.met and item not in self.asked.layers:  # nobody sees a call of its forward
                     raise ArgumentError(_unknown_name(item, self.known))
             elif id(item) in self.met:
                 continue
@@ -150,11 +153,16 @@ def _hint(graph: AutogradGraph) -> str:
     return f"; constants go into modules: wrt=[{names}] explains what comes out of them" if names else ""
 
 
-def _of_tokens(node: Node, shape: torch.Size, R: Tensor) -> Tensor:
-    """The relevance of tokens of this shape, of the R of what an embedding gave for them."""
+def _of_tokens(node: Node, shape: torch.Size, part: slice | None, R: Tensor) -> Tensor:
+    """The relevance of tokens of this shape, of the R of what an embedding gave for them, or for more: of a part of its columns.
+
+    Without a part they were turned around.
+    """
     op: Any = node.op
-    rows: Tensor = op.of_rows(node, R)
-    return rows.sum(-1).reshape(shape)
+    each: Tensor = op.of_rows(node, R).sum(-1)
+    if part is None:
+        return each.reshape(shape[::-1]).t()
+    return each.reshape(shape) if part == slice(None) else each.reshape(shape[0], -1)[:, part]
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -163,6 +171,18 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     return a.numel() == b.numel() > 1 and a.device == b.device and torch.equal(a.reshape(-1), b.reshape(-1).to(a.dtype))
+
+
+def _parts(held: Tensor, tokens: Tensor) -> Sequence[slice | None]:
+    """Where an embedding was given tokens [B, S] among others, [B, S']: their columns, None if turned around, [S, B]."""
+    if held.dim() != 2 or tokens.dim() != 2 or held.device != tokens.device or tokens.shape[1] < 2:
+        return []
+    tokens, count = tokens.to(held.dtype), tokens.shape[1]
+    if held.shape == tokens.shape[::-1] and torch.equal(held.t(), tokens):
+        return [None]
+    if len(held) != len(tokens) or held.shape[1] <= count:
+        return []
+    return [part for part in (slice(count), slice(-count, None)) if torch.equal(held[:, part], tokens)][:1]
 
 
 def default_targets(output: Tensor) -> list[Tensor]:

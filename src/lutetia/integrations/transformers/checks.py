@@ -45,7 +45,10 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 def check_tokens(model: Any, tokens: Tensor) -> None:
     """Tokens [1, S] of this model's vocabulary: another model's tokenizer may know more of them."""
-    table = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    try:
+        table = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    except NotImplementedError:
+        refuse("model", model, "one that embeds its tokens; lutetia.relevance.attribute explains any, by the names of modules")
     count = getattr(table, "num_embeddings", None)
     if isinstance(count, int) and tokens.numel() and int(tokens.max()) >= count:
         raise ArgumentError(f"the text has token {int(tokens.max())}, and the model knows {count}, expected its own tokenizer")

@@ -140,7 +140,9 @@ def _embeddings_seen(
     """While active, embedded tokens [K, ...] are replaced by points on the way to them: noted are tokens, the way, and points."""
     table = model.get_input_embeddings()
 
-    def after(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def after(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        if len(output) != len(places):  # of something else, or turned around
+            return None
         way, begin = output.detach(), torch.zeros((), dtype=output.dtype, device=output.device)
         if baseline != ZERO:
             rows, weight = table.weight[args[0]].detach(), table.weight.detach()
@@ -149,7 +151,7 @@ def _embeddings_seen(
         way = way - begin
         leaf = (begin + _share(way, places)).requires_grad_()
         seen.append((args[0], way, leaf))
-        return leaf
+        return leaf.clone()  # which a model may scale in place
 
     # Encoder and decoder may have modules of their own around one table.
     tables = [
