@@ -136,12 +136,12 @@ def test_what_is_wrong_is_one_sentence(checkpoint: Path, tmp_path: Path, capsys:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A decoder of transformers, and a classifier."""
+    """A decoder of transformers, a classifier, and a model that answers."""
     pytest.importorskip("transformers")
     from integrations.hf_folders import save
 
     place = tmp_path_factory.mktemp("hf")
-    for kind in ("llama", "classes"):
+    for kind in ("llama", "classes", "t5"):
         save(kind, place / kind)
     return place
 
@@ -190,9 +190,18 @@ def test_a_decoder_without_a_cache_writes(tmp_path: Path, capsys: Capture) -> No
     assert found["tokens"] == expected[0, 3:].tolist()
 
 
+def test_the_end_of_what_a_model_reads_is_said(folders: Path, capsys: Capture) -> None:
+    options = ["generate", "--hf", str(folders / "llama"), "--prompt", "the cat", "--temperature", "0", "--max-new"]
+    assert main([*options, "100"]) == 0
+    assert "stopped after 29 tokens: the model reads 32, prompt included\n" in capsys.readouterr().err
+    assert main([*options, "29"]) == 0
+    assert "stopped" not in capsys.readouterr().err
+
+
 def test_what_does_not_write_with_transformers(folders: Path, capsys: Capture) -> None:
     llama = ("--hf", str(folders / "llama"))
     assert "gives a text class, expected a decoder" in error(capsys, "--hf", str(folders / "classes"))
+    assert "gives an answer, expected a decoder" in error(capsys, "--hf", str(folders / "t5"))
     assert "the prompt has 41 tokens, expected at most 31" in error(capsys, *llama, "--prompt", "the " * 40)
     assert "--stop is not for --hf" in error(capsys, *llama, "--stop", "x", code=2)
     assert "--chat is for models of transformers" in error(capsys, str(folders / "llama"), "--chat", code=2)

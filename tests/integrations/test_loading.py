@@ -126,5 +126,9 @@ def test_a_model_that_was_downloaded_has_a_name(tmp_path: Path, monkeypatch: pyt
     assert (task, model.config.num_labels) == ("text class", 3)
     with pytest.raises(DataError, match=r"nor a model that was downloaded, .*; `hf download someone/else` fetches"):
         load_model("someone/else")
-    with pytest.raises(DataError, match=r"^elsewhere is not a folder, expected one with"):
+    home.rename(tmp_path / "models--tiny")
+    assert load_model("tiny").task == "text class"  # the oldest models have no owner
+    with pytest.raises(DataError, match=r"^elsewhere is not a folder, nor a model that was downloaded, expected one with"):
         load_model("elsewhere")
+    with pytest.raises(DataError, match=r"^some/where/else is not a folder, expected one with"):
+        load_model("some/where/else")

@@ -83,6 +83,10 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: explain_image_class(model("images"), PIXELS, None),
         "image is None, which the .* refuses",
     ),
+    "a token that nobody knows": (
+        lambda: explain_next_token(model("llama"), WORDS, TEXT, "ox"),
+        "target is 'ox', which the tokenizer does not know",
+    ),
     "a token of no kind": (lambda: explain_next_token(model("llama"), WORDS, TEXT, 1.5), "target is 1.5, expected an integer"),
     "a class of no kind": (
         lambda: explain_text_class(model("classes"), WORDS, TEXT, 0, ()),

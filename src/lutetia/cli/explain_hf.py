@@ -97,19 +97,21 @@ def explain_hf(folder: Path, given: str | None, request: HfRequest, show: bool) 
 
 def _check_options(task: str, writes: bool, request: HfRequest) -> None:
     """Refuse options that a model has no use for."""
+    from lutetia.integrations.transformers.loading import with_article
+
     if request.other is not None and task != "embedding":
-        raise UsageError(f"--with is for encoders of texts, and this model gives a {task}")
+        raise UsageError(f"--with is for encoders of texts, and this model gives {with_article(task)}")
     if task == "embedding":
         _check_options_of_encoder(request)
     if request.texts is not None:
         if task != "text class":
-            raise UsageError(f"--texts is for classifiers of texts, and this model gives a {task}")
+            raise UsageError(f"--texts is for classifiers of texts, and this model gives {with_article(task)}")
         for option, wanted in (("--png", request.png is not None), ("--check", request.check)):
             if wanted:
                 raise UsageError(f"{option} is for one text: leave out --texts, or {option}")
     for option, value in (("--answer", request.answer is not None), ("--chat", request.chat)):
         if value and not writes:
-            raise UsageError(f"{option} is for models that write text, and this one gives a {task}")
+            raise UsageError(f"{option} is for models that write text, and this one gives {with_article(task)}")
     if request.check and task == "image class":
         raise UsageError("--check leaves out tokens, and this model reads images")
     if request.baseline is not None and task == "image class":

@@ -28,7 +28,9 @@ def write_hf(folder: Path, request: GenerateRequest, chat: bool, show: bool) -> 
 
     task, model, tokenizer = load_model(folder)
     if task != loading.NEXT_TOKEN:
-        raise ArgumentError(f"{folder} holds a model that gives a {task}, expected a decoder, which continues a text")
+        raise ArgumentError(
+            f"{folder} holds a model that gives {loading.with_article(task)}, expected a decoder, which continues a text"
+        )
     tokens = explaining.prompt_tokens(tokenizer, prompt_of(request.prompt, chat, tokenizer))
     count, most = tokens.shape[1], explaining.positions_of(model)
     if most is not None and count >= most:
@@ -51,6 +53,8 @@ def write_hf(folder: Path, request: GenerateRequest, chat: bool, show: bool) -> 
             streamer=screen,
         )[0, count:].tolist()
     seconds = time.perf_counter() - started
+    if show and len(written) == room < request.max_new:
+        print(f"stopped after {room:,} tokens: the model reads {most:,}, prompt included", file=sys.stderr)
     text = tokenizer.decode(written, skip_special_tokens=True)
     told = {"prompt": request.prompt, "text": text, "tokens": written, "seconds": seconds}
     return {**told, "tokens_per_second": len(written) / seconds, "backend": "transformers"}

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lutetia.errors import ArgumentError, LutetiaError, check_int, fail
 
-NAMED = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # the owner of a model, and its name
+NAMED = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")  # the owner of a model, and its name; the oldest have no owner
 
 
 def refuse(name: str, value: Any, expected: str) -> NoReturn:

@@ -282,6 +282,9 @@ def token_of(name: str, token: int | str, tokenizer: Any, logits: Tensor) -> int
         return token
     ways = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (token, f" {token}")]
     single = [way[0] for way in ways if len(way) == 1 and way[0] < len(logits)]
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if single and {*single} == {unknown} and token != tokenizer.unk_token:
+        raise ArgumentError(f"{name} is {token!r}, which the tokenizer does not know, expected one of its tokens")
     if not single:
         parts = " · ".join(tokenizer.decode([each]) for each in ways[0])
         raise ArgumentError(f"{name} is {token!r}, which is {len(ways[0])} tokens ({parts}), expected one token")

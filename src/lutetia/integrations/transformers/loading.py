@@ -37,6 +37,11 @@ TASKS = {  # by the end of the name of an architecture: what such a model gives,
 }
 
 
+def with_article(task: str) -> str:
+    """What a model gives, in a sentence."""
+    return f"{'an' if task[0] in 'aeiou' else 'a'} {task}"
+
+
 class LoadedModel(NamedTuple):
     """What `load_model` found in a folder."""
 
