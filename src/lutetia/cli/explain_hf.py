@@ -97,7 +97,7 @@ def explain_hf(folder: Path, given: str | None, request: HfRequest, show: bool) 
 
 def _check_options(task: str, writes: bool, request: HfRequest) -> None:
     """Refuse options that a model has no use for."""
-    from lutetia.integrations.transformers.loading import with_article
+    from lutetia.integrations.transformers import with_article
 
     if request.other is not None and task != "embedding":
         raise UsageError(f"--with is for encoders of texts, and this model gives {with_article(task)}")

@@ -33,6 +33,7 @@ from lutetia.integrations.transformers.explaining import (  # noqa: E402
 from lutetia.integrations.transformers.gradients import IntegratedGradients  # noqa: E402
 from lutetia.integrations.transformers.leaving_out import LeftOut, leave_out  # noqa: E402
 from lutetia.integrations.transformers.loading import load_decoder, load_model  # noqa: E402
+from lutetia.integrations.transformers.loading import with_article as with_article  # noqa: E402
 from lutetia.integrations.transformers.many_texts import (  # noqa: E402
     TextClass,
     TextClasses,
