@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import transformers
 
 from integrations.decoders import SMALL, build, ragged
-from lutetia.integrations.transformers import LutetiaCache, PagedCache, register
+from lutetia.integrations.transformers import LutetiaCache, PagedCache, attention, register
 
 LATENT = {
     "q_lora_rank": 16,
@@ -118,6 +118,19 @@ def test_it_is_refused(name: str) -> None:
     call, words = REFUSED[name]
     with pytest.raises(ArgumentError, match=f"^{words}"):
         call()
+
+
+def test_a_class_of_a_users_own_does_not_speak_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that was typed into a prompt, transformers cannot read what it does with its attention."""
+    monkeypatch.setattr(attention, "MODELS", {})
+    options = {"__module__": "nowhere", "_supports_sdpa": False}
+    mine = [
+        type("Mine", (transformers.LlamaPreTrainedModel,), options),
+        type("Other", (transformers.PreTrainedModel,), {**options, "config_class": transformers.LlamaConfig}),
+    ]
+    assert [each.config_class for each in mine] == [transformers.LlamaConfig] * 2
+    assert attention.may_be_named(transformers.LlamaConfig)
+    assert attention.supports_sdpa(transformers.LlamaConfig)
 
 
 # ---- caches ----------------------------------------------------------------------------------------------------------

@@ -93,20 +93,22 @@ MODELS: dict[type[Any], list[Any]] = {}  # by their config
 
 
 def models_with(config: type[Any]) -> list[Any]:
-    """The classes of models with a config, of those that are imported: a model that runs is."""
+    """The base classes of models with a config, of those that are imported: a model that runs is."""
     if config not in MODELS:
-        found = [model for model in model_classes(PreTrainedModel) if model.config_class is config]
+        found = list(bases_with(config, PreTrainedModel))
         if not found:
             return found
-        MODELS[config] = found
+        MODELS[config] = [model for model in found if model.__module__.startswith("transformers.")] or found
     return MODELS[config]
 
 
-def model_classes(kind: type[Any]) -> Iterator[type[Any]]:
-    """Every class of models that is derived from one."""
+def bases_with(config: type[Any], kind: type[Any]) -> Iterator[type[Any]]:
+    """The classes of models with a config that are derived from a class, but not from each other."""
     for each in kind.__subclasses__():
-        yield each
-        yield from model_classes(each)
+        if each.config_class is config:
+            yield each
+        else:
+            yield from bases_with(config, each)
 
 
 def attention(
