@@ -13,6 +13,7 @@ from setting import LEAVES, SPECIES
 
 from lutetia import models
 from lutetia.cli import main
+from tools import require_module
 
 Capture = pytest.CaptureFixture[str]
 CLASSES = ("--classes", ",".join(SPECIES))
@@ -87,3 +88,33 @@ def test_another_model_is_not_replaced(folder: Path, capsys: Capture) -> None:
     assert "not measured (runs/trees does not say what it was trained on)" in capsys.readouterr().out
     assert main(["explain", "runs/trees", "4,4,4,4", "--rule", "shapley"]) == 1
     assert "--data names their file" in capsys.readouterr().err
+
+
+def test_a_forest_tells_its_probabilities_in_every_command(folder: Path, capsys: Capture) -> None:
+    sklearn = require_module("sklearn.ensemble")
+    from lutetia.integrations.trees import from_trees
+
+    lines = [line.split(",") for line in (folder / "flowers.csv").read_text().splitlines()]
+    x, y = np.array([line[:4] for line in lines[1:]], float), np.array([line[4] for line in lines[1:]])
+    forest = sklearn.RandomForestClassifier(7, max_depth=2, random_state=0).fit(x, y)
+    from_trees(forest, lines[0][:4], missing="none").save("forest")
+    wanted = forest.predict_proba(x)
+    found = told(capsys, "predict", "forest", "flowers.csv")["predictions"]
+    np.testing.assert_allclose([each["probabilities"] for each in found], wanted, atol=1e-6)
+    measured = told(capsys, "evaluate", "forest", "flowers.csv", "--target", "4")
+    right = wanted[np.arange(len(y)), np.searchsorted(forest.classes_, y)]
+    assert measured["loss"] == pytest.approx(-np.log(np.maximum(right, 2**-52)).mean(), rel=1e-5)
+    explained = told(capsys, "explain", "forest", "flowers.csv", "--row", "3", "--html", "why.html")
+    assert explained["probability"] == pytest.approx(wanted[3].max(), abs=1e-6)
+    assert '"shares":true' in (folder / "why.html").read_text().replace(" ", "")
+    assert main(["info", "forest"]) == 0
+    assert "whose probabilities the tables add up" in capsys.readouterr().out
+    assert main(["build", "forest", "--target", "c"]) == 0
+
+
+def test_rows_to_compare_with_need_a_column_of_answers(folder: Path, capsys: Capture) -> None:
+    lines = (folder / "flowers.csv").read_text().splitlines()
+    (folder / "inputs.csv").write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
+    assert main(["import", "trees.json"]) == 0
+    assert main(["explain", "runs/trees", "4,4,4,4", "--rule", "shapley", "--data", "inputs.csv"]) == 1
+    assert "has 4 columns, expected the 4 that the model reads and one of answers" in capsys.readouterr().err

@@ -112,6 +112,11 @@ def scikit_models() -> dict[str, tuple[Any, str, bool]]:
         "boosting, numbers": (ensemble.GradientBoostingRegressor(loss="huber", **few), "number", False),
         "forest": (ensemble.RandomForestRegressor(max_depth=6, **few), "number", True),
         "deep forest": (ensemble.RandomForestRegressor(n_estimators=3, **own), "number", False),
+        "forest of classes": (ensemble.RandomForestClassifier(max_depth=6, class_weight="balanced", **few), "three", True),
+        "forest of two classes": (ensemble.RandomForestClassifier(n_estimators=4, **own), "two", False),
+        "extra trees of classes": (ensemble.ExtraTreesClassifier(max_depth=5, **few), "three", False),
+        "tree of classes": (tree.DecisionTreeClassifier(max_depth=6, **own), "three", True),
+        "bag": (ensemble.BaggingRegressor(tree.DecisionTreeRegressor(max_depth=5), 4, max_features=3, **own), "number", True),
         "extra trees": (ensemble.ExtraTreesRegressor(max_depth=5, **few), "number", False),
         "tree": (tree.DecisionTreeRegressor(max_depth=7, **own), "number", True),
     }
@@ -163,13 +168,75 @@ def test_a_forest_of_classes_becomes_the_probability_of_one() -> None:
 
     iris = load_iris(as_frame=True)
     forest = RandomForestClassifier(5, random_state=0).fit(iris.data, iris.target_names[iris.target])
-    with pytest.raises(ArgumentError, match=r"averages probabilities.*probability_of=CLASS, one of"):
-        from_trees(forest)
     with pytest.raises(ArgumentError, match="'rose', expected one of"):
         from_trees(forest, probability_of="rose")
     estimator = from_trees(forest, probability_of="virginica")
     np.testing.assert_allclose(estimator.predict(iris.data), forest.predict_proba(iris.data)[:, 2], atol=CLOSE)
     assert list(estimator.feature_names_in_) == list(iris.data.columns)
+
+
+def test_equal_votes_are_equal_sums(fitted: dict[str, tuple[Any, bool]]) -> None:
+    """Trees without a limit vote with whole votes, which four trees often divide equally: the first class wins, as there."""
+    forest, _ = fitted["forest of two classes"]
+    estimator = from_trees(forest)
+    x = near(estimator.model_, np.random.default_rng(5), 3000, 4)
+    wanted = forest.predict_proba(x)
+    ties = wanted[:, 0] == wanted[:, 1]
+    assert ties.sum() > 100
+    np.testing.assert_array_equal(estimator.predict_proba(x), wanted)
+    np.testing.assert_array_equal(estimator.predict(x), forest.predict(x))
+
+
+def test_a_bag_may_hold_trees_that_know_some_classes_and_columns() -> None:
+    from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
+    from sklearn.tree import DecisionTreeClassifier
+
+    from sklearn import config_context
+
+    rng = np.random.default_rng(6)
+    x, y = rng.normal(size=(200, 5)), np.repeat(["a", "b", "c", "d"], [150, 30, 15, 5])
+    bag = BaggingClassifier(DecisionTreeClassifier(max_depth=4), 9, max_samples=0.05, max_features=2, random_state=0)
+    with config_context(enable_metadata_routing=True):  # without sample weights: each tree sees its own rows alone
+        bag.fit(x + np.digitize(np.arange(200), [150, 180, 195])[:, None], y)
+    assert min(len(each.classes_) for each in bag.estimators_) < 4
+    more = rng.normal(size=(500, 5)) + 1
+    np.testing.assert_allclose(from_trees(bag).predict_proba(more), bag.predict_proba(more), atol=CLOSE)
+    with pytest.raises(ArgumentError, match="holds a RandomForestClassifier, expected one of DecisionTreeRegressor"):
+        from_trees(BaggingClassifier(RandomForestClassifier(2), 2, random_state=0).fit(x, y))
+    with pytest.raises(ArgumentError, match="one class, 'a', expected two classes"):
+        from_trees(DecisionTreeClassifier().fit(x[:9], y[:9]))
+    with pytest.raises(ArgumentError, match="predicts several targets"):
+        from_trees(DecisionTreeClassifier().fit(x, np.stack([y, y], 1)))
+
+
+def test_a_folder_says_that_sums_are_probabilities(tmp_path: Path, fitted: dict[str, tuple[Any, bool]]) -> None:
+    from lutetia.sklearn import LUTClassifier
+
+    estimator = from_trees(fitted["forest of classes"][0])
+    estimator.save(tmp_path / "model")
+    again = LUTClassifier.load(tmp_path / "model")
+    x = np.random.default_rng(7).normal(size=(50, 4))
+    assert (again.predict_proba(x) == estimator.predict_proba(x)).all()
+    with torch.no_grad():
+        sums = again.model_(torch.from_numpy(x))
+    np.testing.assert_allclose(sums.sum(1).numpy(), 1, atol=CLOSE)
+    again.model_.tables.weight.data[0, 0, 0] = -0.25
+    save(again.model_, tmp_path / "broken")
+    with pytest.raises(DataError, match=r"core.weight is -0.25, expected numbers of at least 0"):
+        load(tmp_path / "broken")
+    with pytest.raises(ArgumentError, match="sums is 'probabilities', expected 'scores'"):
+        Tabular(n_classes=1, sums="probabilities")
+
+
+def test_shapley_values_of_a_forest_add_up_to_its_probabilities(fitted: dict[str, tuple[Any, bool]]) -> None:
+    forest = fitted["forest of two classes"][0]
+    rng = np.random.default_rng(8)
+    rows, others = rng.normal(size=(6, 4)), rng.normal(size=(9, 4))
+    told = from_trees(forest).explain(rows, rule="shapley", background=others, target=True)
+    lead, average = (np.diff(forest.predict_proba(each), axis=1)[:, 0] for each in (rows, others))
+    assert told.average is not None
+    np.testing.assert_allclose(told.average, average.mean(), atol=CLOSE)
+    np.testing.assert_allclose(told.relevance.sum(1), lead - average.mean(), atol=CLOSE)
 
 
 def test_an_estimator_is_saved_and_loaded(tmp_path: Path, fitted: dict[str, tuple[Any, bool]]) -> None:

@@ -84,6 +84,14 @@ def test_pick_an_input_and_see_why(open_page: OpenPage, text: str, story: report
     assert problems == []
 
 
+def test_shares_of_probabilities_are_shown_as_they_are(open_page: OpenPage) -> None:
+    item = report.Decision([0.5], 1, [0.25, 0.5, 0.0], {"decisive": [1.0]})
+    decided = report.Decisions((1,), [item], ["low", "middle", "high"], shares=True)
+    page, _, problems = open_page(report.html(report.Story("A row", decided=decided)))
+    assert page.locator(".verdict").inner_text().splitlines()[1] == "66.7%, then low with 33.3%"
+    assert problems == []
+
+
 def test_a_row_of_a_table_of_data_shows_what_was_compared(open_page: OpenPage) -> None:
     rows = np.random.default_rng(0).random((120, 3))
     names = np.array(["small", "a class with a rather long name", "large"])

@@ -89,6 +89,8 @@ def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured
         return cut
     if n_tables == model.config.n_tables or model.config.core == "gates" or "texts" in model.metadata:
         return cut  # words were weighed by the same rows, which would seem to be sure
+    if model.adds_chances:
+        return cut  # a fit adds scores
     rows = learning_rows(data.fitted)
     trial = None if refit.always else try_refit(model, rows, n_tables, refit.settings)
     if trial is not None and not trial.gains:

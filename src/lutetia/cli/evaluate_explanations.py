@@ -13,7 +13,7 @@ from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import load_for_inputs, read_inputs, read_tokens
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
-from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, as_floats
+from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, as_floats, chances
 from lutetia.relevance import RANDOM_METHOD, Faithfulness, Method, measure, random_order
 from lutetia.report import BLANK_BYTE, RULES, SHAPLEY, attribute_class, attribute_token
 
@@ -92,7 +92,7 @@ def _measure(
 ) -> Faithfulness:
     def predict(batch: Tensor) -> Tensor:
         with torch.no_grad():
-            return scores(batch).double().softmax(-1)
+            return chances(model, scores(batch))
 
     methods = {rule: method(rule) for rule in _rules(model, request)}
     return measure(predict, x, {**methods, RANDOM_METHOD: lambda x, decisions: random_order(x)}, baseline, request.steps)

@@ -22,7 +22,7 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats, chances
 from lutetia.relevance import pictures
 from lutetia.report import (
     DEFAULT_RULE,
@@ -132,8 +132,8 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
         scores = model(x[None])[0]
     prediction = int(scores.argmax())
     target = prediction if request.target is None else find_class(model, request.target)
-    chances = scores.double().softmax(0)
-    runner_up = int(chances.topk(2).indices[1])
+    sure = chances(model, scores)
+    runner_up = int(sure.topk(2).indices[1])
     found = attribute_class(model, x, target, request.rule, request.background)
     shown, marked = by_column(model, found.relevance, texts)
     told = {
@@ -141,10 +141,10 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
         "rule": request.rule,
         "prediction": prediction,
         "prediction_name": class_names(model)[prediction],
-        "probability": float(chances[prediction]),
+        "probability": float(sure[prediction]),
         "runner_up": runner_up,
         "runner_up_name": class_names(model)[runner_up],
-        "runner_up_probability": float(chances[runner_up]),
+        "runner_up_probability": float(sure[runner_up]),
         "target": target,
         "target_name": class_names(model)[target],
         "classes": class_names(model),

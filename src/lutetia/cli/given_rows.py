@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lutetia._shared.numbers import whole_number
-from lutetia.cli.inputs import columns_by_name, feature_columns, image_settings, named_rows, tabular_rows
+from lutetia.cli.inputs import column_titles, columns_by_name, feature_columns, image_settings, named_rows, tabular_rows
 from lutetia.errors import DataError
 from lutetia.models import Tabular
 from lutetia.training import (
@@ -47,6 +47,8 @@ def given_rows(model: Tabular, path: Path, label: str | None, skip: bool | None 
         known = _own_target(target, cells.header, cells.path)
     column = label_column(cells, known)
     features = [each for each in feature_columns(model, cells) if each != column]
+    if len(features) < (needed := len(column_titles(model)) or model.n_columns):
+        raise DataError(f"{cells.path} has {cells.width} columns, expected the {needed} that the model reads and one of answers")
     x = tabular_rows(model, cells, features).reshape(-1, *model.config.input_shape)
     where = f"{cells.path}, {cells.column_name(column)}"
     return GivenRows(x, _targets(model, labels_of(cells, column), where, cells.lines), columns_by_name(cells), ())

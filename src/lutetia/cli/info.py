@@ -96,6 +96,7 @@ def _show(result: dict[str, Any]) -> None:
             lines["predicts"] = f"{predicted_text(metadata, config)}{within}"
         else:
             lines["classes"] = _few(metadata.get("classes", [])) or f"{config['n_classes']}, without names"
+            lines["classes"] += ", whose probabilities the tables add up" if config.get("sums") == "probabilities" else ""
         lines["features"] = _few(metadata.get("features", []))
         names = metadata.get("features") or [f"x{number}" for number in range(len(config.get("monotone", ())))]
         signs = dict(zip(names, config.get("monotone", ()), strict=False))
@@ -116,7 +117,7 @@ def _show(result: dict[str, Any]) -> None:
 def _is_shown(key: str, value: Any, model: str) -> bool:
     """Whether the line of settings has this one: those of other lines it leaves out, and of a model of columns also the sizes of
     its encoding, and what is as always."""
-    if key in ("input_shape", "n_classes", "layers", "loss", "quantile", "monotone"):
+    if key in ("input_shape", "n_classes", "layers", "loss", "quantile", "sums", "monotone"):
         return False
     if model != "Tabular" or key in ("n_tables", "n_anchors"):
         return True

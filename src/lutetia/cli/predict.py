@@ -20,7 +20,7 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats
+from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats, chances
 from lutetia.training import half_widths, interval_ends
 
 BATCH = 1024
@@ -112,8 +112,8 @@ def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
             for begin in range(0, len(file.x), size):
                 stop_if_interrupted()
                 x = as_floats(model, file.x[begin : begin + size])
-                chances = model(x).double().softmax(1).tolist()
-                predictions += [Prediction(*each) for each in zip(file.names[begin : begin + size], chances, strict=True)]
+                found = chances(model, model(x)).tolist()
+                predictions += [Prediction(*each) for each in zip(file.names[begin : begin + size], found, strict=True)]
                 progress.advance(len(x))
             warnings += range_warnings(model, as_floats(model, file.x), file.names) + unknown_warnings(model, file.columns or {})
     return Answers(class_names(model), predictions, warnings, backend, files, skipped)

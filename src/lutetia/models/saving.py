@@ -30,6 +30,7 @@ from lutetia.models.building import KINDS, Model
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
 from lutetia.models.patches import Patches
 from lutetia.models.sizes import ModelSize
+from lutetia.models.tabular import Tabular
 from lutetia.models.votes import Votes
 from lutetia.nn import LUT, hold_int8, without_draws
 
@@ -227,5 +228,7 @@ def _check_tables(folder: Path, model: Model[Any]) -> None:
                 module.check_classes()
             elif isinstance(module, Patches):
                 module.arrays()
+            elif isinstance(module, Tabular):
+                module.check_chances()
         except ArgumentError as error:
             raise DataError(f"{folder / TENSORS}: {name}: {error}") from error

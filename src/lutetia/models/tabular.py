@@ -22,7 +22,7 @@ from lutetia.models.gates import Gates
 from lutetia.models.patches import Patches
 from lutetia.models.readings import Reading
 from lutetia.models.sizes import ModelSize, tabular_size
-from lutetia.models.tabular_config import TabularConfig
+from lutetia.models.tabular_config import CHANCES, TabularConfig
 from lutetia.models.values import value_network
 from lutetia.models.votes import Votes
 from lutetia.nn import LUT
@@ -90,6 +90,11 @@ class Tabular(Model[TabularConfig]):
         return Loss(self.config.loss, self.config.quantile)
 
     @property
+    def adds_chances(self) -> bool:
+        """Whether the tables of classes add up to shares of probabilities, as in a forest, not to scores."""
+        return self.config.sums == CHANCES
+
+    @property
     def tables(self) -> LUT:
         """The layer of tables, where the core is not gates."""
         assert isinstance(self.core, LUT)
@@ -108,7 +113,7 @@ class Tabular(Model[TabularConfig]):
         return self.encoding(x.flatten(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, *input_shape] -> scores [B, n_classes]."""
+        """x [B, *input_shape] -> scores [B, n_classes], which `lutetia.models.chances` makes probabilities of."""
         return self.core(self.encode(x))
 
     @torch.no_grad()
@@ -129,6 +134,11 @@ class Tabular(Model[TabularConfig]):
         layer = self.tables if layer is None else layer
         layer.anchors = anchors.to(layer.anchors.device, torch.int32)
         layer.weight.data.copy_(weight)
+
+    def check_chances(self) -> None:
+        """Check that what tables add up to as probabilities is not negative."""
+        if self.adds_chances and not bool((self.tables.weight >= 0).all()):
+            fail("core.weight", float(self.tables.weight.min()), "numbers of at least 0: they are shares of probabilities")
 
     def threshold_text(self, encoded: int, code: int) -> str:
         """A threshold in the unit of its column: an input whose code is above `code` is above this."""

@@ -14,6 +14,7 @@ from lutetia.models.gates_config import check_windows
 from lutetia.models.patches import MOST_PAIRS
 
 CORES = ("tables", "gates")
+SCORES, CHANCES = SUMS = ("scores", "probabilities")
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class TabularConfig(ModelConfig):
     With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the
     encoding; where columns are dates, `parts` says for each encoded input which part of a date it is, "" for the column itself.
     The numbers of a regression were fitted to a `loss`, "quantile" to that `quantile`: see `lutetia._shared.losses`; with
-    "poisson" the tables add up to logarithms. `monotone` says of each column whether the number, or the score of the second of
-    two classes, was fitted never to fall as the column rises (1), never to rise (-1), or either (0).
+    "poisson" the tables add up to logarithms. `sums` says what the tables of classes add up to: "scores", whose softmax is the
+    probabilities, or as in a forest shares of these "probabilities". `monotone` says of each column whether the number, or the
+    score of the second of two classes, was fitted never to fall as the column rises (1), never to rise (-1), or either (0).
     Of an image, `patch_counts` numbers of patterns that `patch_detectors` find, by `patch_pairs` comparisons, may be columns too.
     A regression may have `spread_tables` more tables, of `spread_anchors` anchors, for how far off its numbers may be.
     `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that vote;
@@ -45,6 +47,7 @@ class TabularConfig(ModelConfig):
     patch_counts: int = 0
     loss: str = "squared_error"
     quantile: float | None = None
+    sums: str = SCORES
     monotone: tuple[int, ...] = ()
     spread_tables: int = 0
     spread_anchors: int = 3
@@ -75,6 +78,9 @@ class TabularConfig(ModelConfig):
             fail("monotone", list(self.monotone), f"none, or {math.prod(self.input_shape)} of -1, 0 and 1")
         if self.monotone and (self.core != "tables" or self.n_classes > 2):
             fail("monotone", list(self.monotone), "none: only a regression and two classes of tables have it")
+        check_choice("sums", self.sums, SUMS)
+        if self.sums == CHANCES and (self.core != "tables" or self.n_classes < 2):
+            fail("sums", self.sums, f"{SCORES!r}: only classes of tables have shares of probabilities")
         check_int("spread_tables", self.spread_tables, 0)
         check_int("spread_anchors", self.spread_anchors, 1, MAX_ANCHORS)
         if self.spread_tables and (self.core != "tables" or self.n_classes != 1):

@@ -40,6 +40,7 @@ def _decisions(decisions: Decisions) -> dict[str, Any]:
         "labels": list(decisions.labels) or [str(number) for number in range(n_classes)],
         "features": list(decisions.features),
         "rules": [[name, decisions.titles.get(name, name), decisions.rules.get(name, "")] for name in decisions.items[0].heat],
+        "shares": decisions.shares,
         "items": [_decision(each) for each in decisions.items],
     }
 

@@ -15,7 +15,7 @@ from lutetia import relevance
 from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.numbers import with_unit
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, as_floats, date_text, has_times
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, adds_chances, as_floats, date_text, has_times
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead_seed
@@ -60,6 +60,7 @@ def decisions(
         {rule: RULES[rule].about for rule in rules},
         {rule: RULES[rule].title for rule in rules},
         feature_names(model),
+        shares=adds_chances(model),
     )
 
 

@@ -127,6 +127,7 @@ class Decisions:
     titles: Facts = field(default_factory=dict)  # what each rule shows, in a few words; its name by default
     features: Sequence[str] = ()  # names of inputs that are not an image; x0, x1 and so on by default
     votes: VotingCircuit | None = None  # that decided, of images
+    shares: bool = False  # whether scores are shares of probabilities, not logarithms
 
 
 @dataclass(frozen=True)

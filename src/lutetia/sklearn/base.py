@@ -15,7 +15,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted, validate_data
 
 from lutetia.errors import DataError
-from lutetia.models import Grams, Tabular, as_readings, data_columns, in_run, load, read_config, save, text_columns, text_inputs
+from lutetia.models import (
+    Grams,
+    Tabular,
+    as_readings,
+    chances,
+    data_columns,
+    in_run,
+    load,
+    read_config,
+    save,
+    text_columns,
+    text_inputs,
+)
 from lutetia.sklearn.columns import check_names, find_categories, find_dates, find_texts, is_frame, texts_of, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
@@ -380,11 +392,9 @@ def table_scores(model: Tabular, x: Array, threads: int) -> Array:
     return scores
 
 
-def probabilities(scores: Array) -> Array:
-    """The softmax of scores, float64 [n, n_classes]."""
-    scores = scores.astype(np.float64)
-    powers = np.exp(scores - scores.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
+def probabilities(model: Tabular, scores: Array) -> Array:
+    """Scores of a model as probabilities, float64 [n, n_classes]."""
+    return chances(model, torch.from_numpy(scores)).numpy()
 
 
 def _plain(value: Any) -> Any:

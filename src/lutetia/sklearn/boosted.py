@@ -116,8 +116,8 @@ class BoostedEstimator(TabularEstimator):
         """The first tables as a model, fitted again to X and y if that helps on held-out samples; and the trial."""
         rows = y if isinstance(y, TabularRows) else self._weighted(self._more_rows(X, y, sample_weight))
         first = self.model_.first(n_tables)
-        if n_tables == self.n_tables_ or self.model_.loss.is_own or self.texts_:
-            return first, None  # the own loss says nothing of two models, and words were weighed by these rows
+        if n_tables == self.n_tables_ or self.model_.loss.is_own or self.model_.adds_chances or self.texts_:
+            return first, None  # the own loss says nothing of two models, a fit adds scores, and words were weighed by these rows
         settings = self._boosting(None, rows)
         trial = try_refit(self.model_, rows, n_tables, settings)
         if trial is not None and not trial.gains:
@@ -194,7 +194,8 @@ class ClassifierTarget(ClassifierMixin):
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, float64 [n, n_classes], in the order of `classes_`."""
-        return probabilities(self._scores(X))
+        scores = self._scores(X)
+        return probabilities(self.model_, scores)
 
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithms of `predict_proba`."""

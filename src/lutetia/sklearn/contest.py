@@ -90,7 +90,7 @@ def fit_ours(fit: Callable[[TabularRows], Tabular], threads: int, rows: TabularR
 
     def predict(others: TabularRows) -> Array:
         scores = table_scores(model, with_texts(others, texts).x, threads)
-        return model.loss.numbers(scores[:, 0]) if model.is_regression else probabilities(scores)
+        return model.loss.numbers(scores[:, 0]) if model.is_regression else probabilities(model, scores)
 
     def size() -> int:
         with tempfile.TemporaryDirectory() as place:

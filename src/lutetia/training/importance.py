@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia.models import Tabular, data_columns, gram_text, text_columns
+from lutetia.models import Tabular, data_columns, gram_text, log_chances, text_columns
 
 Array = np.ndarray[Any, Any]
 MOST_ROWS = 2000  # that are shuffled
@@ -76,5 +76,5 @@ def _score_loss(model: Tabular, scores: Tensor, target: Tensor, weight: Array | 
         return 1 - model.loss.measure(scores[:, 0].numpy(), target.numpy(), weight, query)
     if model.is_regression:
         return model.loss.measure(model.loss.numbers(scores[:, 0].numpy()), target.numpy(), weight)
-    losses = torch.nn.functional.cross_entropy(scores, target, reduction="none").numpy()
+    losses = torch.nn.functional.nll_loss(log_chances(model, scores), target, reduction="none").numpy()
     return float(np.average(losses, weights=weight))

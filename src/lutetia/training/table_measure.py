@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lutetia._shared.losses import Loss
-from lutetia.models import Tabular
+from lutetia.models import Tabular, log_chances
 from lutetia.training.class_counts import class_report
 from lutetia.training.intervals import error_bound, half_widths
 from lutetia.training.ranking import measure_ranking
@@ -25,9 +25,9 @@ def measure(model: Tabular, x: Array, y: Array, weight: Array | None = None, que
         return measure_ranking(y, model.numbers(torch.from_numpy(x)).numpy(), query, weight)
     if model.is_regression:
         return _measure_numbers(model, x, y, weight)
-    scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
+    scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)])
     target = torch.from_numpy(y)
-    losses = torch.nn.functional.cross_entropy(scores, target, reduction="none").numpy()
+    losses = torch.nn.functional.nll_loss(log_chances(model, scores), target, reduction="none").numpy()
     predicted = scores.argmax(1)
     names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
     loss, accuracy = (float(np.average(each, weights=weight)) for each in (losses, (predicted == target).numpy()))

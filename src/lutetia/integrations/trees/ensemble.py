@@ -20,6 +20,7 @@ Array = np.ndarray[Any, Any]
 MOST_COLUMNS, MOST_OUTPUTS, MOST_NODES = 100_000, 10_000, 1 << 24
 LARGEST = float(np.finfo(np.float32).max)
 CLASSES, NUMBER, RANKING = "classification", "regression", "ranking"
+SCORES, CHANCES = "scores", "probabilities"  # what the trees of classes add up to
 
 
 class Split(NamedTuple):
@@ -45,7 +46,8 @@ class Tree(NamedTuple):
 class Ensemble:
     """Trees whose values are added to `base` [outputs]: a number by its loss, scores of classes (softmax), or of a ranking.
 
-    Of two classes there is one output, the logarithm of the odds of the second. `names` of columns and `classes` are those that
+    Of two classes there is one output, the logarithm of the odds of the second; but with `sums` of probabilities, in a forest,
+    there is one for each class. `names` of columns and `classes` are those that
     the library knows, `spans` the ranges of the columns in the training data, and `whole` are the columns in which nothing was
     missing when the trees were fitted.
     """
@@ -60,6 +62,7 @@ class Ensemble:
     classes: list[Any] | None = None
     spans: list[tuple[float, float]] | None = None
     whole: frozenset[int] = frozenset()
+    sums: str = SCORES
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_columns <= MOST_COLUMNS:

@@ -35,11 +35,12 @@ def from_trees(
     """An estimator of tables that predicts what a fitted model of trees predicts.
 
     `model` is an estimator or a booster of LightGBM, XGBoost, CatBoost or scikit-learn (HistGradientBoosting*, GradientBoosting*,
-    RandomForest*, ExtraTrees*, DecisionTree*). `feature_names` and `class_names` replace the names that it knows in explanations,
-    pages and commands; `predict` gives the classes that the model was fitted to. A forest of classes averages probabilities: with
-    `probability_of`, a class, it becomes a regression that predicts the probability of that class. A table asks `n_anchors`
-    questions; by default as many as make the fewest rows. `missing` says in which columns missing values go where the library
-    sends them: "exact", in all; "seen", in those that had some in training, where the library tells; "none", in no column.
+    RandomForest*, ExtraTrees*, DecisionTree*, Bagging* of trees). `feature_names` and `class_names` replace the names that it
+    knows in explanations, pages and commands; `predict` gives the classes that the model was fitted to. Of a forest of classes,
+    whose tables add up probabilities, `probability_of`, a class, makes a regression that predicts the probability of that class
+    alone. A table asks `n_anchors` questions; by default as many as make the fewest rows. `missing` says in which columns missing
+    values go where the library sends them: "exact", in all; "seen", in those that had some in training, where the library tells;
+    "none", in no column.
     """
     import lutetia.sklearn
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from lutetia._shared.losses import Loss
 from lutetia.errors import ArgumentError
-from lutetia.integrations.trees.ensemble import CLASSES, NUMBER, Ensemble, Split, Tree, as_values, numbers, refuse
+from lutetia.integrations.trees.ensemble import CHANCES, CLASSES, NUMBER, Ensemble, Split, Tree, as_values, numbers, refuse
 from lutetia.integrations.trees.single import cut_above
 
 Array = np.ndarray[Any, Any]
@@ -24,20 +24,21 @@ TREE_CLASSIFIERS = ("DecisionTreeClassifier", "ExtraTreeClassifier")
 BOOSTED = ("GradientBoostingRegressor", "GradientBoostingClassifier")
 HISTOGRAMS = ("HistGradientBoostingRegressor", "HistGradientBoostingClassifier")
 CONSTANTS = ("DummyClassifier", "DummyRegressor")
-KNOWN = (*HISTOGRAMS, *BOOSTED, *FORESTS, *FOREST_CLASSIFIERS, *TREES, *TREE_CLASSIFIERS)
+BAGS = ("BaggingRegressor", "BaggingClassifier")
+AVERAGED = (*FORESTS, *FOREST_CLASSIFIERS, *TREES, *TREE_CLASSIFIERS, *BAGS)
+KNOWN = (*HISTOGRAMS, *BOOSTED, *AVERAGED)
+SHARE = 2.0**-24  # of a probability
 
 
 def read_scikit(model: Any, probability_of: Any = None) -> Ensemble:
-    """The ensemble of a fitted estimator; of a forest of classes the probability of one class as a number."""
+    """The ensemble of a fitted estimator; of a forest with `probability_of` the probability of one class as a number."""
     name = type(model).__name__
     if not hasattr(model, "n_features_in_"):
         raise ArgumentError(f"the {name} is not fitted, expected one that is")
-    if name in (*FOREST_CLASSIFIERS, *TREE_CLASSIFIERS):
-        return _averaged(model, name, _class_number(model, name, probability_of))
-    if probability_of is not None:
+    if probability_of is not None and name not in (*FOREST_CLASSIFIERS, *TREE_CLASSIFIERS, BAGS[1]):
         raise ArgumentError(f"probability_of is {probability_of!r}, expected None: a {name} has no averaged probabilities")
-    if name in (*FORESTS, *TREES):
-        return _averaged(model, name, None)
+    if name in AVERAGED:
+        return _averaged(model, name, probability_of)
     return _boosted(model, name) if name in BOOSTED else _histograms(model)
 
 
@@ -50,49 +51,69 @@ def _known(model: Any) -> dict[str, Any]:
 # ---- averages --------------------------------------------------------------------------------------------------------
 
 
-def _class_number(model: Any, name: str, wanted: Any) -> int:
-    """The class whose probability is predicted; the average of probabilities is no softmax of scores."""
-    classes = model.classes_
-    if isinstance(classes, list) or getattr(model, "n_outputs_", 1) != 1:
+def _averaged(model: Any, name: str, probability_of: Any) -> Ensemble:
+    """A forest, a bag of trees or a tree whose answers are averages of leaves."""
+    own = [model] if name in (*TREES, *TREE_CLASSIFIERS) else list(model.estimators_)
+    if isinstance(getattr(model, "classes_", None), list) or any(getattr(each, "n_outputs_", 1) != 1 for each in (model, *own)):
         raise refuse(f"the {name} predicts several targets", "one")
-    if wanted is None:
-        raise refuse(
-            f"a {name} averages probabilities, and a classifier of tables adds up scores",
-            f"probability_of=CLASS, one of {classes.tolist()}: a regression that predicts the probability of that class exactly",
-        )
-    found = [number for number, value in enumerate(classes.tolist()) if value == wanted]
+    other = next((each for each in own if type(each).__name__ not in (*TREES, *TREE_CLASSIFIERS)), None)
+    if other is not None:
+        raise refuse(f"the {name} holds a {type(other).__name__}", f"one of {', '.join((*TREES, *TREE_CLASSIFIERS))}")
+    known, base = _known(model), np.zeros(1)
+    kind: dict[str, Any] = {"task": NUMBER}
+    if not hasattr(model, "classes_"):
+        values = [each.tree_.value[:, 0] / len(own) for each in own]
+        kind["loss"] = Loss("absolute_error" if getattr(model, "criterion", "") == "absolute_error" else "squared_error")
+    elif probability_of is not None:
+        number, known["classes"] = _class_number(model, probability_of), None
+        values = [_probabilities(each, model)[:, [number]] / len(own) for each in own]
+    else:
+        base, kind = np.zeros(len(model.classes_)), {"task": CLASSES, "sums": CHANCES}
+        if len(base) == 1:
+            raise refuse(f"the {name} was fitted to one class, {model.classes_.tolist()[0]!r}", "two classes at least")
+        # Whole numbers of SHARE add up exactly in 32-bit floats, in any order, so that equal votes are equal sums.
+        values = [np.rint(_probabilities(each, model) / (len(own) * SHARE)) * SHARE for each in own]
+    read = getattr(model, "estimators_features_", [None] * len(own))
+    output = 0 if kind["task"] == NUMBER else None
+    trees = [tree_of(each.tree_, told, columns, output) for each, told, columns in zip(own, values, read, strict=True)]
+    return Ensemble("scikit-learn", trees, base=base, **kind, **known)
+
+
+def _class_number(model: Any, wanted: Any) -> int:
+    """The class whose probability is predicted."""
+    classes = model.classes_.tolist()
+    found = [number for number, value in enumerate(classes) if value == wanted]
     if not found:
-        raise ArgumentError(f"probability_of is {wanted!r}, expected one of the classes {classes.tolist()}")
+        raise ArgumentError(f"probability_of is {wanted!r}, expected one of the classes {classes}")
     return found[0]
 
 
-def _averaged(model: Any, name: str, number: int | None) -> Ensemble:
-    """A forest or a tree whose answers are averages of leaves."""
-    if getattr(model, "n_outputs_", 1) != 1:
-        raise refuse(f"the {name} predicts {model.n_outputs_} targets", "one")
-    own = getattr(model, "estimators_", None) or [model]
-    absolute = getattr(model, "criterion", "") == "absolute_error"
-    loss = Loss("absolute_error") if absolute else Loss()
-    trees = [tree_of(each.tree_, 1 / len(own), 0, number) for each in own]
-    return Ensemble("scikit-learn", trees, base=np.zeros(1), task=NUMBER, loss=loss, **(_known(model) | {"classes": None}))
+def _probabilities(tree: Any, model: Any) -> Array:
+    """The probabilities of a model's classes at the nodes of one of its trees, float64 [nodes, classes]. A tree of a bag may know
+    some of the classes only, which it numbers."""
+    values = tree.tree_.value[:, 0].astype(np.float64)
+    values = values / np.maximum(values.sum(1, keepdims=True), math.ulp(0.0))  # counts, before scikit-learn 1.3
+    if values.shape[1] == len(model.classes_):
+        return values
+    found = np.zeros((len(values), len(model.classes_)))
+    found[:, tree.classes_.astype(np.int64)] = values
+    return found
 
 
-def tree_of(tree: Any, scale: float, output: int, number: int | None = None) -> Tree:
-    """A `sklearn.tree._tree.Tree`; of one that holds probabilities those of the class `number`."""
+def tree_of(tree: Any, values: Array, read: Array | None, output: int | None) -> Tree:
+    """A `sklearn.tree._tree.Tree` with the values of its nodes [nodes, outputs]; of a bag, one that reads some columns."""
     leaf = tree.children_left < 0
-    values = tree.value[:, 0, 0 if number is None else number].astype(np.float64)
-    if number is not None:  # counts, before scikit-learn 1.3
-        values = values / np.maximum(tree.value[:, 0].sum(1), math.ulp(0.0))
+    columns = tree.feature if read is None else np.asarray(read)[tree.feature]
     missing_left = getattr(tree, "missing_go_to_left", np.ones(len(leaf), bool))
     cuts = {value: cut_above(value) for value in np.unique(tree.threshold[~leaf]).tolist()}
     tests: list[Split | None] = [
         None if is_leaf else numbers(column, cuts[edge], not goes_left)
         for is_leaf, column, edge, goes_left in zip(
-            leaf.tolist(), tree.feature.tolist(), tree.threshold.tolist(), np.asarray(missing_left).tolist(), strict=True
+            leaf.tolist(), columns.tolist(), tree.threshold.tolist(), np.asarray(missing_left).tolist(), strict=True
         )
     ]
-    own = np.where(leaf, values, 0.0) * scale
-    return Tree(tests, tree.children_left.tolist(), tree.children_right.tolist(), as_values(own), output)
+    own = np.where(leaf[:, None], values, 0.0)
+    return Tree(tests, tree.children_left.tolist(), tree.children_right.tolist(), own, output)
 
 
 # ---- gradient boosting -----------------------------------------------------------------------------------------------
@@ -107,7 +128,11 @@ def _boosted(model: Any, name: str) -> Ensemble:
     some = np.zeros((1, model.n_features_in_), np.float32)
     base = factor * np.asarray(model._raw_predict_init(some), np.float64).reshape(-1)
     scale = factor * model.learning_rate
-    trees = [tree_of(tree.tree_, scale, output) for stage in model.estimators_ for output, tree in enumerate(stage)]
+    trees = [
+        tree_of(tree.tree_, scale * tree.tree_.value[:, 0], None, output)
+        for stage in model.estimators_
+        for output, tree in enumerate(stage)
+    ]
     if is_classifier:
         return Ensemble("scikit-learn", trees, base=base, task=CLASSES, **_known(model))
     assert outputs == 1

@@ -56,7 +56,8 @@ def to_tabular(
             f"{MOST_NUMBERS:,} numbers in all: fit fewer trees, or less deep ones"
         )
     encoding, places = encode(ensemble, axes, {bit for each in groups for bit in each.bits})
-    config: dict[str, Any] = {"loss": ensemble.loss.name, "quantile": ensemble.loss.quantile} if n_outputs == 1 else {}
+    loss = ensemble.loss
+    config: dict[str, Any] = {"loss": loss.name, "quantile": loss.quantile} if n_outputs == 1 else {"sums": ensemble.sums}
     model = Tabular(
         input_shape=(ensemble.n_columns,), n_classes=n_outputs, n_tables=n_tables, n_anchors=n_anchors, seed=0,
         n_encoded=len(encoding.source), n_edges=encoding.edges.shape[1], n_categories=encoding.ranks.shape[1], **config,

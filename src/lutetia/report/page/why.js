@@ -91,8 +91,8 @@ function drawSide(item) {
 // The probability of the best class, and the runner-up with its own.
 function chances(scores) {
   const top = Math.max(...scores);
-  const odds = scores.map((score) => Math.exp(score - top));
-  const total = odds.reduce((sum, each) => sum + each, 0);
+  const odds = story.why.shares ? scores : scores.map((score) => Math.exp(score - top));
+  const total = odds.reduce((sum, each) => sum + each, 0) || 1;
   const [first, second] = odds.map((_, at) => at).sort((a, b) => odds[b] - odds[a]);
   const percent = (at) => `${((100 * odds[at]) / total).toFixed(1)}%`;
   return `${percent(first)}, then ${story.why.labels[second]} with ${percent(second)}`;

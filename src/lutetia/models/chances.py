@@ -1,0 +1,31 @@
+"""Scores of classes as probabilities: their softmax, or in a forest, whose tables add up probabilities, their shares."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lutetia.models.tabular import Tabular
+
+LEAST = torch.finfo(torch.float64).eps  # of a probability in a logarithm
+
+
+def adds_chances(model: nn.Module) -> bool:
+    """Whether the scores of a model are shares of probabilities themselves."""
+    return isinstance(model, Tabular) and model.adds_chances
+
+
+def chances(model: nn.Module, scores: Tensor) -> Tensor:
+    """Scores [..., n_classes] of a model -> probabilities, float64; all alike where shares are all 0."""
+    if not adds_chances(model):
+        return scores.double().softmax(-1)
+    scores = scores.double()
+    total = scores.sum(-1, keepdim=True)
+    return torch.where(total > 0, scores / total, 1 / scores.shape[-1])
+
+
+def log_chances(model: nn.Module, scores: Tensor) -> Tensor:
+    """Scores [..., n_classes] -> the logarithms of probabilities, float64; finite also of shares that are 0."""
+    if not adds_chances(model):
+        return scores.double().log_softmax(-1)
+    return chances(model, scores).clamp(min=LEAST).log()
