@@ -118,6 +118,10 @@ def make_trees(folder: Path) -> None:
         "xgboost_classes.ubj",
         "catboost_binary.json",
         "catboost_classes.json",
+        "lightgbm_words.txt",
+        "xgboost_words.json",
+        "xgboost_codes.ubj",
+        "catboost_words.json",
     ):
         (folder / name).write_bytes((TREES / name).read_bytes())
 

@@ -13,6 +13,7 @@ from typing import Any
 import catboost
 import lightgbm
 import numpy as np
+import pandas
 import xgboost
 
 from lutetia.integrations.trees import from_trees
@@ -22,6 +23,7 @@ N_ROWS = 24
 LIGHTGBM: dict[str, Any] = {"n_estimators": 4, "num_leaves": 6, "min_child_samples": 5, "verbose": -1}
 XGBOOST: dict[str, Any] = {"n_estimators": 4, "max_depth": 3}
 CATBOOST: dict[str, Any] = {"iterations": 4, "depth": 3, "verbose": False, "allow_writing_files": False}
+CODED = ["q", "c", "c"]  # a number, and two columns of categories
 KEPT = ("loss_function",)  # of the parameters of CatBoost, which take 30 kB
 
 
@@ -54,14 +56,48 @@ def models(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def save(model: Any, path: Path) -> None:
+def category_models(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
+    """The fitted models with columns of categories, by the names of their files, and rows to predict."""
+    x, more = (category_rows(rng, count) for count in (400, 2 * N_ROWS))
+    y = x["size"] * x["colour"].isin(["red", "blue"]) + x["code"].isin([3, 7]) + 0.1 * rng.normal(size=len(x))
+    kinds = np.digitize(y, [-0.2, 0.6])
+    codes, more_codes = (each.assign(colour=each["colour"].cat.codes.where(each["colour"].notna())) for each in (x, more))
+    strange = more.assign(colour=more["colour"].cat.add_categories("violet").where(rng.random(len(more)) < 0.9, "violet"))
+    more_codes.loc[::9, "code"] = 99
+    words, more_words = (each.assign(colour=each["colour"].astype(object).fillna("none at all")) for each in (x, strange))
+    light, boost, cat = lightgbm, xgboost, catboost
+    few = {**LIGHTGBM, "min_data_per_group": 5, "cat_smooth": 1.0, "max_cat_to_onehot": 1}
+    own = {**XGBOOST, "enable_categorical": True, "max_cat_to_onehot": 2}
+    matrix = boost.DMatrix(codes, y, feature_types=CODED, enable_categorical=True)
+    made = boost.train({"max_depth": 4, "max_cat_to_onehot": 2}, matrix, 4)
+    last = cat.CatBoostRegressor(**CATBOOST, one_hot_max_size=20).fit(words, y, cat_features=["colour", "code"])
+    return {
+        "lightgbm_words.txt": (light.LGBMClassifier(**few | {"n_estimators": 2}).fit(x, kinds), strange),
+        "lightgbm_codes.txt": (light.LGBMRegressor(**few).fit(codes, y, categorical_feature=["colour", "code"]), more_codes),
+        "xgboost_words.json": (boost.XGBRegressor(**own).fit(x, y), more),
+        "xgboost_codes.ubj": (made, more_codes),
+        "catboost_words.json": (last, more_words),
+    }
+
+
+def category_rows(rng: np.random.Generator, count: int) -> pandas.DataFrame:
+    """Rows of a number, words and codes, some of them missing."""
+    words = rng.choice(["red", "green", "blue", "dark grey", "x,y", None], count, p=[0.3, 0.25, 0.2, 0.1, 0.1, 0.05])
+    colour = pandas.Categorical(words, ["red", "green", "blue", "dark grey", "x,y"])
+    return pandas.DataFrame(
+        {"size": np.round(rng.normal(size=count), 2), "colour": colour, "code": rng.choice([0, 3, 7, 9], count)}
+    )
+
+
+def save(model: Any, path: Path, pool: Any = None) -> None:
     """Write a model as its library does, without what a reader has no use for."""
     if path.name.startswith("lightgbm"):
         model.booster_.save_model(path)
         text = path.read_text("utf-8")
-        path.write_text(text.split("\nfeature_importances:")[0] + "\n", "utf-8")
+        words = "\npandas_categorical:" + text.rpartition("\npandas_categorical:")[2] if "words" in path.name else "\n"
+        path.write_text(text.split("\nfeature_importances:")[0] + words, "utf-8")
         return
-    model.save_model(str(path), **({"format": "json"} if path.name.startswith("catboost") else {}))
+    model.save_model(str(path), **({"format": "json", "pool": pool} if path.name.startswith("catboost") else {}))
     if path.name.startswith("catboost"):
         document = json.loads(path.read_text("utf-8"))
         info = document["model_info"]
@@ -96,12 +132,26 @@ def answers(model: Any, x: np.ndarray[Any, Any]) -> list[Any]:
     return np.asarray(given, np.float64).tolist()
 
 
+def write_categories(rng: np.random.Generator) -> dict[str, Any]:
+    """Write the files with categories; what their libraries say of some rows, which keep their words."""
+    told = {}
+    for name, (model, rows) in category_models(rng).items():
+        pool = catboost.Pool(rows, cat_features=["colour", "code"]) if name.startswith("catboost") else None
+        save(model, HERE / name, pool)
+        x = rows
+        if isinstance(model, xgboost.Booster):
+            x = xgboost.DMatrix(rows, feature_types=CODED, enable_categorical=True)
+        told[name] = {"rows": json.loads(rows.to_json(orient="values")), "answers": answers(model, x)}
+    return told
+
+
 def main() -> None:
     """Write all files."""
     warnings.simplefilter("ignore")
     HERE.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     told: dict[str, Any] = {"versions": {each.__name__: each.__version__ for each in (lightgbm, xgboost, catboost)}}
+    told |= write_categories(np.random.default_rng(1))
     for name, model in models(rng).items():
         save(model, HERE / name)
         x = rows_for(model, rng, name != "lightgbm_whole.txt")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lutetia._shared.losses import Loss
 from lutetia.errors import ArgumentError, DataError
 from lutetia.integrations.trees import Ensemble, from_trees, read_ensemble, read_trees, to_tabular
-from lutetia.integrations.trees.ensemble import Split, Tree, numbers
+from lutetia.integrations.trees.ensemble import Choice, Split, Tree, numbers
 from lutetia.integrations.trees.files import parse
 from lutetia.integrations.trees.single import cut_above, cut_from
 from lutetia.integrations.trees.ubjson import read_ubjson
@@ -39,10 +39,19 @@ def answers(model: Tabular, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
+def rows_of(name: str, model: Tabular) -> np.ndarray[Any, Any]:
+    """The rows of a file as inputs of its model: words by their numbers, NaN for those that it does not know."""
+    known = {int(column): {word: place for place, word in enumerate(words)} for column, words in
+             model.metadata.get("categories", {}).items()}  # fmt: skip
+    rows = [[known[column].get(cell) if column in known else cell for column, cell in enumerate(row)] for row in
+            ANSWERS[name]["rows"]]  # fmt: skip
+    return np.array(rows, np.float64)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_files_predict_what_their_libraries_said(name: str) -> None:
-    rows = np.array(ANSWERS[name]["rows"], np.float64)
     model = read_trees(FILES / name, missing="exact").model
+    rows = rows_of(name, model)
     np.testing.assert_allclose(answers(model, rows), np.array(ANSWERS[name]["answers"]), rtol=CLOSE, atol=CLOSE)
 
 
@@ -273,16 +282,28 @@ def test_shapley_values_are_those_of_the_trees(fitted: dict[str, tuple[Any, bool
 # ---- any trees -------------------------------------------------------------------------------------------------------
 
 
+WORDS, CODES = ["a", "b", "c"], [0, 2, 5]  # of columns 3 and 4
+
+
+def code_of(test: Split | Choice, value: float) -> int:
+    """The code of a value, by which a test decides."""
+    if math.isnan(value):
+        return 0
+    if isinstance(test, Split):
+        return 1 + sum(cut < value for cut in test.cuts)
+    known = range(len(WORDS)) if test.column == 3 else CODES
+    return 2 + list(known).index(int(value)) if value in known else 1
+
+
 def slow(ensemble: Ensemble, row: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The sums of the trees, one node after the other."""
     total = ensemble.base.copy()
     for tree in ensemble.trees:
         node = 0
         while (test := tree.tests[node]) is not None:
-            assert isinstance(test, Split)
-            value = row[test.column]
-            code = 0 if math.isnan(value) else 1 + sum(cut < value for cut in test.cuts)
-            node = (tree.right if test.right[code] else tree.left)[node]
+            code = code_of(test, row[test.column])
+            goes = test.right[code] if isinstance(test, Split) else test.right >> code & 1
+            node = (tree.right if goes else tree.left)[node]
         total[[tree.output] if tree.output is not None else slice(None)] += tree.values[node]
     return total
 
@@ -291,15 +312,24 @@ VALUES = st.sampled_from([-3.0, -1.0, -0.0, 0.0, 5e-324, 1.0, 1.0 + 2**-52, 2.0,
 
 
 @st.composite
+def split_tests(draw: Any) -> Split | Choice:
+    """A test of one of five columns, of any pattern of codes."""
+    column = draw(st.integers(0, 4))
+    if column > 2:
+        return Choice(column, draw(st.integers(0, 31)))
+    cuts = sorted({each + 0.0 for each in draw(st.lists(VALUES, max_size=3)) if math.isfinite(each)})
+    codes = draw(st.lists(st.booleans(), min_size=len(cuts) + 2, max_size=len(cuts) + 2))
+    return Split(column, tuple(cuts), tuple(codes))
+
+
+@st.composite
 def trees(draw: Any) -> Tree:
-    """A tree of up to six tests of three columns, of any pattern of codes."""
+    """A tree of up to six tests."""
     tests: list[Any] = [None]
     left, right = [0], [0]
     for _ in range(draw(st.integers(0, 6))):
         node = draw(st.sampled_from([number for number, test in enumerate(tests) if test is None]))
-        cuts = sorted({each + 0.0 for each in draw(st.lists(VALUES, max_size=3)) if math.isfinite(each)})
-        codes = draw(st.lists(st.booleans(), min_size=len(cuts) + 2, max_size=len(cuts) + 2))
-        tests[node] = Split(draw(st.integers(0, 2)), tuple(cuts), tuple(codes))
+        tests[node] = draw(split_tests())
         left[node], right[node] = len(tests), len(tests) + 1
         tests += [None, None]
         left += [0, 0]
@@ -309,13 +339,15 @@ def trees(draw: Any) -> Tree:
     return Tree(tests, left, right, np.array(values, float).reshape(-1, 2)[:, : 2 if output is None else 1], output)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(given_trees=st.lists(trees(), max_size=4), n_anchors=st.sampled_from([None, 12]))
 def test_tables_add_up_to_what_trees_add_up_to(given_trees: list[Tree], n_anchors: int | None) -> None:
-    given_ensemble = Ensemble("any", given_trees, 3, np.array([0.5, -2.0]), "classification", Loss())
+    categories: dict[int, list[Any]] = {3: WORDS, 4: CODES}
+    given_ensemble = Ensemble("any", given_trees, 5, np.array([0.5, -2.0]), "classification", Loss(), categories=categories)
     model = to_tabular(given_ensemble, n_anchors=n_anchors).model
-    levels = [math.nan, -4.0, -1.0, -5e-324, 0.0, 5e-324, 1.0, 1.0 + 2**-52, 1.5, 2.0, 1e308]
-    rows = np.random.default_rng(0).choice(levels, (40, 3))
+    assert model.metadata["categories"] == {"3": WORDS}
+    levels = [math.nan, -4.0, -1.0, -5e-324, 0.0, 5e-324, 1.0, 1.0 + 2**-52, 1.5, 2.0, 5.0, 1e308]
+    rows = np.random.default_rng(0).choice(levels, (60, 5))
     wanted = np.stack([slow(given_ensemble, row) for row in rows])
     found = model(torch.from_numpy(rows)).detach().numpy()
     np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -392,7 +424,26 @@ def changed(name: str, old: str, new: str) -> bytes:
         (changed("lightgbm_binary.txt", "end of trees", ""), "cut off"),
         (changed("lightgbm_binary.txt", "max_feature_idx=2", "max_feature_idx=2000000000"), "max_feature_idx is 2,000,000,000"),
         (changed("lightgbm_binary.txt", "is_linear=0", "is_linear=1"), "linear_tree"),
-        (changed("lightgbm_binary.txt", "decision_type=10", "decision_type=9"), "one of some categories"),
+        (changed("lightgbm_binary.txt", "decision_type=10", "decision_type=9"), "set .* of categories, expected one of its 0"),
+        (changed("lightgbm_words.txt", "cat_boundaries=0 1", "cat_boundaries=0 2"), "sets that end at .0, 2., expected"),
+        (changed("lightgbm_words.txt", "cat_boundaries=0 1", "cat_boundaries=0 x"), "no whole numbers in its sets"),
+        (changed("lightgbm_words.txt", "cat_threshold=5", "cat_threshold=4294967296"), "beyond 32 bits"),
+        (changed("lightgbm_words.txt", "cat_threshold=5", "cat_threshold=261"), "category 8 of column 1, which the model does not"),
+        (changed("lightgbm_words.txt", "-1:0:1:2:3:4", "[0:4]"), "names the categories of 1 columns and tells of 0"),
+        (changed("lightgbm_words.txt", '"green"', '"red"'), "column 1 has two categories of one name"),
+        (changed("lightgbm_words.txt", '"green"', 'Infinity'), "column 1 has the category 'inf', expected words or numbers"),
+        (changed("lightgbm_words.txt", '[["red"', '["red"'), "pandas_categorical is"),
+        (changed("lightgbm_words.txt", "split_feature=0 1", "split_feature=0 0"), "category 0 of column 0, which the model does not"),
+        (changed("lightgbm_words.txt", "decision_type=2 9", "decision_type=2 10"), "column 1 as categories and as numbers"),
+        (changed("xgboost_words.json", '"categories_sizes":[', '"categories_sizes":[9'), "node . has the categories from"),
+        (changed("xgboost_words.json", '"categories_nodes":[', '"categories_nodes":[77,'), "categories_segments, expected"),
+        (changed("xgboost_words.json", '"categories":[', '"categories":[77777,'), "categories from|beyond 0 to 65,535|not list"),
+        (changed("xgboost_words.json", '"offsets":[0,3', '"offsets":[0,99'), "end at .0, 99, .*rising numbers to 24"),
+        (changed("xgboost_words.json", '"values":[114', '"values":[-61'), "not UTF-8: XGBoost cuts words"),
+        (changed("catboost_words.json", '"cat_features_hash"', '"some"'), 'name its categories, expected .*pool=POOL'),
+        (changed("catboost_words.json", '"features_info": {', '"features_info": {"ctrs": [1],'), "statistics.*one_hot_max_size"),
+        (changed("catboost_words.json", '"OneHotFeature", "value": ', '"OneHotFeature", "value": 1'), "asks for category .* list"),
+        (changed("catboost_words.json", '"OneHotFeature"', '"OnlineCtr"'), "kind OnlineCtr, expected FloatFeature or OneHot"),
         (changed("lightgbm_binary.txt", "num_leaves=6", "num_leaves=99"), "6 numbers in leaf_value, expected 99"),
         (changed("lightgbm_binary.txt", "leaf_value=", "leaf_value=nan "), "7 numbers in leaf_value, expected 6"),
         (changed("xgboost_binary.json", "binary:logistic", "binary:hinge"), "binary:hinge"),
@@ -400,7 +451,7 @@ def changed(name: str, old: str, new: str) -> bytes:
         (changed("xgboost_binary.json", '"name":"gbtree"', '"name":"gblinear"'), "gblinear"),
         (changed("xgboost_binary.json", '"learner":{', '"learner":{"objective":1,'), "'objective' twice"),
         (changed("catboost_binary.json", "Logloss", "MultiClassOneVsAll"), "MultiClassOneVsAll"),
-        (changed("catboost_binary.json", '"features_info": {', '"features_info": {"categorical_features": [1],'), "categories"),
+        (changed("catboost_binary.json", '"features_info": {', '"features_info": {"categorical_features": [1],'), "no feature_index"),
         ((FILES / "xgboost_classes.ubj").read_bytes()[:-9], "asks for|expected"),
         (b"CBM1\x00", "format=\"json\""),
         (b"\x80\x04\x95", "pickle.*from_trees"),

@@ -138,7 +138,9 @@ class Tabular(Model[TabularConfig]):
     def check_chances(self) -> None:
         """Check that what tables add up to as probabilities is not negative."""
         if self.adds_chances and not bool((self.tables.weight >= 0).all()):
-            fail("core.weight", float(self.tables.weight.min()), "numbers of at least 0: they are shares of probabilities")
+            fail(
+                "core.weight", float(self.tables.weight.detach().min()), "numbers of at least 0: they are shares of probabilities"
+            )
 
     def threshold_text(self, encoded: int, code: int) -> str:
         """A threshold in the unit of its column: an input whose code is above `code` is above this."""
@@ -182,13 +184,21 @@ class Tabular(Model[TabularConfig]):
         cuts = torch.isfinite(self.encoding.edges[[left, right]]).sum(1)
         return bool((cuts == 1).all()) and not bool(self.encoding.ranks[[left, right]].any())
 
-    def _categories_text(self, column: int, chosen: list[bool]) -> str:
-        """The chosen categories of a column, the first ones by name, and what is missing."""
+    def set_text(self, encoded: int, code: int) -> str | None:
+        """The categories above `code` of an input that parts three or more of them in two sets, where it is the smaller one."""
+        ranks = self.encoding.ranks[encoded].tolist()
+        above, below = ranks.count(2), ranks.count(1)
+        if code != 1 or max(ranks, default=0) != 2 or above > below or above + below < 3:
+            return None
+        return self._categories_text(int(self.encoding.source[encoded]), [rank == 2 for rank in ranks], ())
+
+    def _categories_text(self, column: int, chosen: list[bool], others: Sequence[str] = ("missing",)) -> str:
+        """The chosen categories of a column, the first ones by name, and others, such as what is missing."""
         names = self.metadata.get("categories", {}).get(str(column), range(len(chosen)))
         own = [str(name) for name, each in zip(names, chosen, strict=False) if each]
         if len(own) > MOST_NAMED:
             own = [*own[: MOST_NAMED - 1], f"{len(own) - MOST_NAMED + 1} others"]
-        return f"[{', '.join(['missing', *own])}]"
+        return f"[{', '.join([*others, *own])}]"
 
     @property
     def patches(self) -> Patches | None:

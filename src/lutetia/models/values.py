@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lutetia.precompute import ListedCodes, LUTNetwork, RisingCodes, ValueColumn
 
 PIXEL_BITS = 8
+LISTED_BITS = 12  # of whole numbers that are categories
 PIXEL = Reading(PIXEL_BITS, step=Fraction(1, 2**PIXEL_BITS - 1))  # a value of 1 is a pixel of 255
 
 
@@ -107,10 +108,28 @@ def _value_column(model: Tabular, number: int, column: ColumnValues) -> ValueCol
         listed = model.encoding.codes(np.broadcast_to(every, (len(every), model.n_columns))).astype(np.int64)
         codes |= {each: ListedCodes(listed[each]) for each in own}
         return ValueColumn(domain, codes, column.valid)
+    if bool(model.encoding.ranks[own].any()):
+        return _listed_column(model, own, column)
     for each in own:
         edges = model.encoding.edges[each].cpu().double().numpy()
         codes[each] = RisingCodes(np.array([column.reading.last(edge) for edge in edges[np.isfinite(edges)]], dtype=np.int64))
     return ValueColumn(column.reading.domain, codes, column.valid)
+
+
+def _listed_column(model: Tabular, own: Sequence[int], column: ColumnValues) -> ValueColumn:
+    """A column of categories that are whole numbers."""
+    from lutetia.precompute import ListedCodes, ValueColumn
+
+    reading = column.reading
+    assert reading is not None
+    if reading.signed or reading.bits > LISTED_BITS:
+        raise ArgumentError(
+            f"column {column.name!r} holds numbers of categories, and its reading is {reading.text}, expected an unsigned one of "
+            f"at most {LISTED_BITS} bits"
+        )
+    values = np.array([float(reading.zero + reading.step * number) for number in range(2**reading.bits)])
+    listed = model.encoding.codes(np.repeat(values[:, None], model.n_columns, 1)).astype(np.int64)
+    return ValueColumn(reading.domain, {each: ListedCodes(listed[each]) for each in own}, column.valid)
 
 
 def _numbers(x: Tensor, columns: Sequence[ColumnValues]) -> Tensor:

@@ -16,7 +16,7 @@ class Comparison(NamedTuple):
     """A question that tables ask, its answer for one sample, and what the score loses with the other answer."""
 
     feature: str
-    operator: str  # ">" or "<="; of a word of a text "contains" or "lacks"; of an interval "in" or "not in"
+    operator: str  # ">" or "<="; of a word of a text "contains" or "lacks"; of an interval or a set "in" or "not in"
     other: str  # the threshold, in the unit of the column, or another column; the word in quotes
     effect: float
 
@@ -87,6 +87,9 @@ class Questions:
             texts = self._texts[left, right] = own, other
         if right < len(self._model.encoding.source) and self._model.is_interval(left, right):
             return Comparison(texts[0], "in" if is_more else "not in", self._model.interval_text(left, right), effect)
+        chosen = None if right < (count := len(self._model.encoding.source)) else self._model.set_text(left, right - count)
+        if chosen is not None:
+            return Comparison(texts[0], "in" if is_more else "not in", chosen, effect)
         word = self._words.get(int(self._model.encoding.source[left]))
         if word is not None and right == len(self._model.encoding.source) + 1:  # above 0, with 1 the code of 0
             return Comparison(word[0], "contains" if is_more else "lacks", word[1], effect)

@@ -6,7 +6,9 @@ number of the leaf.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,21 +22,26 @@ from lutetia.integrations.trees.ensemble import (
     MOST_OUTPUTS,
     NUMBER,
     RANKING,
+    Choice,
     Ensemble,
     Split,
     Tree,
+    choice,
     numbers,
     refuse,
 )
-from lutetia.integrations.trees.fields import at, floats, items, mapping, number, text, whole
+from lutetia.integrations.trees.fields import at, floats, items, mapping, number, text, whole, wholes
 from lutetia.integrations.trees.single import cut_above
+from lutetia.models import MISSING_WORDS
 
 IDENTITY = {"RMSE": "squared_error", "MAE": "absolute_error", "MAPE": "absolute_error", "Huber": "squared_error"}
 IDENTITY |= {"LogCosh": "squared_error", "Lq": "squared_error", "Expectile": "squared_error"}
 LOGS = ("Poisson", "Tweedie")
 RANKERS = ("YetiRank", "YetiRankPairwise", "PairLogit", "PairLogitPairwise", "QueryRMSE", "QuerySoftMax", "StochasticRank")
 DEEPEST = 16  # of a symmetric tree, as in CatBoost
-OTHERS = {"categorical_features": "categories", "text_features": "texts", "embedding_features": "embeddings"}
+OTHERS = {"text_features": "texts", "embedding_features": "embeddings"}
+PLAIN_NUMBER = re.compile(r"0|[1-9]\d{0,8}")
+HASHED = 0xFFFFFFFF  # the bits of the number of a category
 
 
 def read_catboost(document: Any) -> Ensemble:
@@ -42,47 +49,98 @@ def read_catboost(document: Any) -> Ensemble:
     info = mapping(document, "features_info")
     for key, what in OTHERS.items():
         if info.get(key):
-            raise refuse(f"the model reads columns of {what}", "numbers alone: CatBoost computes statistics of such columns")
-    columns, after = _columns(info)
+            raise refuse(f"the model reads columns of {what}", "numbers and categories")
+    if info.get("ctrs"):
+        raise refuse(
+            "the model computes statistics of its categories (CTR)",
+            "tests of single ones: fit it with a one_hot_max_size of at least the number of categories of each column",
+        )
+    features = _columns(info)
+    columns, chosen = features.columns, features.chosen
     scale, base = _scale(document)
     task, loss = _objective(document, len(base))
     oblivious = "oblivious_trees" in document
     given = items(document, "oblivious_trees" if oblivious else "trees")
     read = _symmetric if oblivious else _other
-    trees = [read(each, f"tree {at}", (columns, after), scale, len(base)) for at, each in enumerate(given)]
+    trees = [read(each, f"tree {at}", features, scale, len(base)) for at, each in enumerate(given)]
     classes = (document.get("model_info", {}).get("class_params") or {}).get("class_names") if task == CLASSES else None
     return Ensemble(
-        "CatBoost", trees, 1 + max(columns, default=0), base, task, loss,
-        names=_names(info, columns), classes=_classes(classes),
-        whole=_whole(info, columns),
+        "CatBoost", trees, 1 + max([*columns, *chosen]), base, task, loss,
+        names=_names(info, features), classes=_classes(classes),
+        whole=_whole(info, columns), categories=dict(zip(chosen, features.values, strict=True)),
+        unknown="error" if any(_is_missing(own[at]) for own, asked in zip(features.values, features.places, strict=True)
+                               for at in asked.values()) else "missing",
     )  # fmt: skip
 
 
-def _columns(info: dict[str, Any]) -> tuple[list[int], list[bool]]:
-    """Of each feature of numbers the column, and whether what is missing is above all borders."""
-    columns, after = [], []
-    for place, each in enumerate(items(info, "float_features")):
-        if whole(each, "feature_index") != place:
-            raise DataError(f"float_features has feature {each['feature_index']} in place {place}, expected them in order")
-        columns.append(whole(each, "flat_feature_index"))
-        if not 0 <= columns[-1] < MOST_COLUMNS:
-            raise DataError(f"a feature is column {columns[-1]:,}, expected 0 to {MOST_COLUMNS - 1:,}")
+class Features(NamedTuple):
+    """Of each feature of numbers the column, and whether what is missing is above all borders; of each feature of categories the
+    column, and the values that trees ask for and the number of each by its hash."""
+
+    columns: list[int]
+    after: list[bool]
+    chosen: list[int]
+    values: list[list[Any]]
+    places: list[dict[int, int]]
+
+
+def _columns(info: dict[str, Any]) -> Features:
+    found = Features([], [], [], [], [])
+    for each in _listed(info, "float_features", found.columns):
         treated = each.get("nan_value_treatment", "AsIs")
         if treated not in ("AsIs", "AsFalse", "AsTrue"):
             raise DataError(f"nan_value_treatment is {treated!r}, expected AsIs, AsFalse or AsTrue")
-        after.append(treated == "AsTrue")
-    if not columns or len(set(columns)) < len(columns):
-        raise DataError(f"the model has {len(columns)} columns of numbers, expected one at least, and each once")
-    return columns, after
+        found.after.append(treated == "AsTrue")
+    words = {whole(each, "hash") & HASHED: text(each, "value") for each in info.get("cat_features_hash") or []}
+    for each in _listed(info, "categorical_features", found.chosen):
+        hashes = list(dict.fromkeys(number & HASHED for number in (wholes(each, None, "values") if "values" in each else [])))
+        if any(number not in words for number in hashes):
+            raise refuse(
+                "the model does not name its categories",
+                'the names: model.save_model("model.json", format="json", pool=POOL), where POOL holds the training data',
+            )
+        found.values.append(_values([words[number] for number in hashes], list(words.values())))
+        found.places.append({number: place for place, number in enumerate(hashes)})
+    every = [*found.columns, *found.chosen]
+    if not every or len(set(every)) < len(every):
+        raise DataError(f"the model has {len(every)} columns, expected one at least, and each once")
+    return found
+
+
+def _listed(info: dict[str, Any], key: str, columns: list[int]) -> Iterator[dict[str, Any]]:
+    """The features of a kind, in order; their columns are added to a list."""
+    for place, each in enumerate(items(info, key) if info.get(key) is not None else []):
+        if whole(each, "feature_index") != place:
+            raise DataError(f"{key} has feature {each['feature_index']} in place {place}, expected them in order")
+        columns.append(whole(each, "flat_feature_index"))
+        if not 0 <= columns[-1] < MOST_COLUMNS:
+            raise DataError(f"a feature is column {columns[-1]:,}, expected 0 to {MOST_COLUMNS - 1:,}")
+        yield each
+
+
+def _values(asked: list[str], words: list[str]) -> list[Any]:
+    """The values of a column of which trees ask for some: whole numbers, where all are written as such, or these and all other
+    words of the model, as it does not say whose they are."""
+    if all(PLAIN_NUMBER.fullmatch(word) for word in asked):
+        return [int(word) for word in asked]
+    return list(dict.fromkeys([*asked, *words]))
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a category is a word for no value, which commands read as missing: CatBoost itself takes no missing category."""
+    return str(value).strip().lower() in MISSING_WORDS
 
 
 def _whole(info: dict[str, Any], columns: list[int]) -> frozenset[int]:
     """The columns in which nothing was missing."""
-    return frozenset(own for own, each in zip(columns, info["float_features"], strict=True) if not each.get("has_nans", True))
+    told = info.get("float_features") or []
+    return frozenset(own for own, each in zip(columns, told, strict=True) if not each.get("has_nans", True))
 
 
-def _names(info: dict[str, Any], columns: list[int]) -> list[str] | None:
-    names = {column: str(each.get("feature_id", "")) for column, each in zip(columns, info["float_features"], strict=True)}
+def _names(info: dict[str, Any], features: Features) -> list[str] | None:
+    told = [*(info.get("float_features") or []), *(info.get("categorical_features") or [])]
+    columns = [*features.columns, *features.chosen]
+    names = {column: str(each.get("feature_id", "")) for column, each in zip(columns, told, strict=True)}
     if all(name in ("", str(column)) for column, name in names.items()):
         return None
     return [names.get(column, f"x{column}").strip() or f"x{column}" for column in range(1 + max(columns))]
@@ -129,18 +187,27 @@ def _objective(document: Any, outputs: int) -> tuple[str, Loss]:
     )
 
 
-def _test(split: Any, where: str, features: tuple[list[int], list[bool]]) -> Split:
+def _test(split: Any, where: str, features: Features) -> Split | Choice:
     kind = text(split, "split_type") if "split_type" in mapping(split) else "FloatFeature"
-    if kind != "FloatFeature":
-        raise refuse(f"{where} has a test of the kind {kind}", "FloatFeature: borders of numbers")
-    feature = whole(split, "float_feature_index")
-    if not 0 <= feature < len(features[0]):
-        raise DataError(f"{where} asks for feature {feature}, expected 0 to {len(features[0]) - 1}")
-    border = float(np.float32(number(split, "border")))
-    return numbers(features[0][feature], cut_above(border), features[1][feature])
+    if kind not in ("FloatFeature", "OneHotFeature"):
+        raise refuse(f"{where} has a test of the kind {kind}", "FloatFeature or OneHotFeature: a border, or one category")
+    is_number = kind == "FloatFeature"
+    feature = whole(split, "float_feature_index" if is_number else "cat_feature_index")
+    columns = features.columns if is_number else features.chosen
+    if not 0 <= feature < len(columns):
+        raise DataError(f"{where} asks for feature {feature}, expected 0 to {len(columns) - 1}")
+    if is_number:
+        border = float(np.float32(number(split, "border")))
+        return numbers(columns[feature], cut_above(border), features.after[feature])
+    place = features.places[feature].get(whole(split, "value") & HASHED)
+    if place is None:
+        raise DataError(f"{where} asks for category {split['value']}, which feature {feature} does not list")
+    values = features.values[feature]
+    others = _is_missing(values[place]), False
+    return choice(columns[feature], [place], len(values), goes_right=True, others=others)
 
 
-def _symmetric(tree: Any, where: str, features: tuple[list[int], list[bool]], scale: float, outputs: int) -> Tree:
+def _symmetric(tree: Any, where: str, features: Features, scale: float, outputs: int) -> Tree:
     """A tree that asks the same at all nodes of a level: test i decides bit i of the leaf, so the last is asked first here."""
     splits = items(tree, "splits") if mapping(tree).get("splits") is not None else []
     depth = len(splits)
@@ -148,7 +215,7 @@ def _symmetric(tree: Any, where: str, features: tuple[list[int], list[bool]], sc
         raise DataError(f"{where} has {depth} tests, expected at most {DEEPEST}")
     values = np.array(floats(tree, outputs << depth, "leaf_values")).reshape(-1, outputs) * scale
     asked = [_test(each, where, features) for each in reversed(splits)]
-    tests: list[Split | None] = [test for level, test in enumerate(asked) for _ in range(1 << level)]
+    tests: list[Split | Choice | None] = [test for level, test in enumerate(asked) for _ in range(1 << level)]
     inner = len(tests)
     left = [2 * node + 1 for node in range(inner)] + [0] * (1 << depth)
     right = [2 * node + 2 for node in range(inner)] + [0] * (1 << depth)
@@ -156,9 +223,9 @@ def _symmetric(tree: Any, where: str, features: tuple[list[int], list[bool]], sc
     return Tree([*tests, *([None] * (1 << depth))], left, right, everything, None)
 
 
-def _other(tree: Any, where: str, features: tuple[list[int], list[bool]], scale: float, outputs: int) -> Tree:
+def _other(tree: Any, where: str, features: Features, scale: float, outputs: int) -> Tree:
     """A tree whose nodes hold each other."""
-    tests: list[Split | None] = []
+    tests: list[Split | Choice | None] = []
     left: list[int] = []
     right: list[int] = []
     values: list[list[float]] = []

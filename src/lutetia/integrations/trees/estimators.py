@@ -55,6 +55,8 @@ def from_trees(
         kind = lutetia.sklearn.LUTRegressor
         params |= {"loss": ensemble.loss.name, "quantile": ensemble.loss.quantile}
     state: dict[str, Any] = {"named": feature_names is not None or ensemble.names is not None}
+    if "unknown" in tabular.metadata:
+        params["handle_unknown"] = tabular.metadata["unknown"]
     if ensemble.task == CLASSES:
         classes = np.asarray(range(ensemble.n_classes) if ensemble.classes is None else ensemble.classes)
         state |= {"class_kind": classes.dtype.kind if classes.dtype.kind in "iufbU" else "O", "classes": classes.tolist()}

@@ -22,13 +22,16 @@ from lutetia.integrations.trees.ensemble import (
     MOST_OUTPUTS,
     NUMBER,
     RANKING,
+    Choice,
     Ensemble,
     Split,
     Tree,
+    as_codes,
     as_values,
     numbers,
     refuse,
 )
+from lutetia.integrations.trees.lightgbm_categories import Categories, categories_of, set_test, sets_of
 
 ZERO = float(np.float32(1e-35))  # kZeroThreshold
 CATEGORY, DEFAULT_LEFT = 1, 2
@@ -60,13 +63,16 @@ def read_lightgbm(text: str) -> Ensemble:
     if "average_output" in known:
         scale *= per_round / len(blocks)
     trees, whole = [], set(range(n_columns)) if "\n[use_missing: 0]" not in text else set()
+    infos = known.get("feature_infos", "").split()
+    categories = categories_of(infos if len(infos) == n_columns else (), text)
     for number, block in enumerate(blocks):
         fields = _fields(block.partition("\n")[2], f"tree {number}")
-        trees.append(_tree(fields, number, number % per_round, scale, whole))
+        tree = _tree(fields, number, scale, whole, categories)
+        trees.append(tree._replace(output=number % per_round))
     return Ensemble(
         "LightGBM", trees, n_columns, np.zeros(per_round), task, loss,
-        names=_names(known, n_columns), spans=_spans(known.get("feature_infos", "").split(), n_columns),
-        whole=frozenset(whole),
+        names=_names(known, n_columns), spans=_spans(infos, n_columns, categories),
+        whole=frozenset(whole), categories=categories.values,
     )  # fmt: skip
 
 
@@ -137,13 +143,15 @@ def _names(known: Mapping[str, str], n_columns: int) -> list[str] | None:
     return None if names == [f"Column_{number}" for number in range(n_columns)] or names == [""] else names
 
 
-def _spans(infos: list[str], n_columns: int) -> list[tuple[float, float]] | None:
-    """The ranges of columns; of one that the model does not read from 0 to 0."""
+def _spans(infos: list[str], n_columns: int, categories: Categories) -> list[tuple[float, float]] | None:
+    """The ranges of columns; of one that the model does not read from 0 to 0, and of categories those of their numbers."""
     if len(infos) != n_columns:
         return None
     spans = []
-    for info in infos:
-        if (match := SPAN.fullmatch(info)) is not None:
+    for column, info in enumerate(infos):
+        if codes := as_codes(categories.values.get(column, ())):
+            spans.append((float(min(codes)), float(max(codes))))
+        elif (match := SPAN.fullmatch(info)) is not None:
             try:
                 low, high = float(match[1]), float(match[2])
             except ValueError:
@@ -156,8 +164,8 @@ def _spans(infos: list[str], n_columns: int) -> list[tuple[float, float]] | None
     return spans
 
 
-def _tree(fields: Mapping[str, str], number: int, output: int, scale: float, whole: set[int]) -> Tree:
-    """A tree; columns in which it knows missing values are not `whole`."""
+def _tree(fields: Mapping[str, str], number: int, scale: float, whole: set[int], categories: Categories) -> Tree:
+    """A tree that adds to output 0; columns in which it knows missing values are not `whole`."""
     where, n_leaves = f"tree {number}", _whole(fields, "num_leaves")
     if fields.get("is_linear", "0").strip() not in ("", "0"):
         raise refuse(f"{where} has linear functions in its leaves (linear_tree)", "numbers: tables do not multiply")
@@ -171,16 +179,16 @@ def _tree(fields: Mapping[str, str], number: int, output: int, scale: float, who
     # A branch to leaf n is ~n; leaves become the nodes behind those of the tests.
     left, right = ([count + ~each if each < 0 else each for each in own] for own in branches)
     whole -= {column for column, kind in zip(columns, kinds, strict=True) if kind >> 2 & 3 != NONE}
-    tests: list[Split | None] = [
-        _test(kind, column, edge, where) for kind, column, edge in zip(kinds, columns, edges, strict=True)
+    sets = sets_of(fields, where)
+    tests: list[Split | Choice | None] = [
+        set_test(column, edge, sets, categories, where) if kind & CATEGORY else _test(kind, column, edge, where)
+        for kind, column, edge in zip(kinds, columns, edges, strict=True)
     ]
     ends = [0] * n_leaves
-    return Tree([*tests, *([None] * n_leaves)], [*left, *ends], [*right, *ends], as_values([*([0.0] * count), *values]), output)
+    return Tree([*tests, *([None] * n_leaves)], [*left, *ends], [*right, *ends], as_values([*([0.0] * count), *values]), 0)
 
 
 def _test(kind: int, column: int, edge: float, where: str) -> Split:
-    if kind & CATEGORY:
-        raise refuse(f"{where} asks whether column {column} is one of some categories", "numbers: fit it on codes as numbers")
     missing, missing_right = kind >> 2 & 3, not kind & DEFAULT_LEFT
     if missing not in (NONE, ZEROS, NANS):
         raise DataError(f"{where} has the decision_type {kind}, expected kinds 0 to 2 of missing values")

@@ -2,7 +2,8 @@
 
 A leaf is reached where every column that its path compares lies in certain codes. A *bit* is a comparison code > t of an axis,
 and a leaf needs those at which its codes begin or end: of several cuts of one column two at most, where nothing is missing.
-Where that is too many, one bit says whether a code lies between two cuts. A table of these bits is the value of the leaf in the
+Where that is too many, one bit says whether a code lies between two cuts. Of categories a bit says whether one is in a set: a bit
+for each test on the path, or where that is too many one for all of them. A table of these bits is the value of the leaf in the
 rows that reach it, and 0 elsewhere. Leaves share a table if it has bits for all of them. So any group of leaves is a table, of
 one tree or of several.
 """
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lutetia.errors import ArgumentError
-from lutetia.integrations.trees.ensemble import Ensemble, Split, Tree
+from lutetia.integrations.trees.ensemble import FIRST_CATEGORY, Choice, Ensemble, Split, Tree
 
 Array = np.ndarray[Any, Any]
 MOST_BITS = 14  # of a table: that is how many columns exact Shapley values can tell apart
@@ -32,6 +33,13 @@ class Between(NamedTuple):
     axis: int
     low: int
     high: int
+
+
+class Chosen(NamedTuple):
+    """A bit for a set: whether a column of categories is one of those whose numbers are the bits of `members`."""
+
+    axis: int
+    members: int
 
 
 class Leaf(NamedTuple):
@@ -58,31 +66,36 @@ class Group(NamedTuple):
 
 class Axes:
     """The columns that an ensemble compares, its axes, with the cuts of each, and the number of each bit: that of (axis, t), or
-    of an interval.
+    of an interval or a set. Of categories one is (axis, 0), that there is a value.
 
-    In `whole` columns nothing is missing, and what is missing there goes with the least values."""
+    In `whole` columns nothing is missing, and what is missing there goes with the least values, or the unknown categories."""
 
     def __init__(self, ensemble: Ensemble, whole: Collection[int] = ()) -> None:
         found: dict[int, set[float]] = {}
         for test in _tests(ensemble):
-            found.setdefault(test.column, set()).update(test.cuts)
+            found.setdefault(test.column, set()).update(test.cuts if isinstance(test, Split) else ())
         self.columns = sorted(found)
         self.cuts = [sorted(found[column]) for column in self.columns]
         self.number = {column: at for at, column in enumerate(self.columns)}
-        self.n_codes = [len(cuts) + 2 for cuts in self.cuts]  # missing, then from one cut to the next
-        self.first = np.cumsum([0, *(count - 1 for count in self.n_codes)]).tolist()  # the number of the first bit of each
+        self.n_categories = [len(known) if (known := ensemble.categories.get(each)) else 0 for each in self.columns]
+        self.is_chosen = [column in ensemble.categories for column in self.columns]
+        # Missing, then from one cut to the next; or missing, unknown, and the categories.
+        self.n_codes = [len(cuts) + 2 + count for cuts, count in zip(self.cuts, self.n_categories, strict=True)]
+        n_bits = [1 if chosen else count - 1 for chosen, count in zip(self.is_chosen, self.n_codes, strict=True)]
+        self.first = np.cumsum([0, *n_bits]).tolist()  # the number of the first bit of each
         self._place = [{cut: at for at, cut in enumerate(cuts)} for cuts in self.cuts]
-        self._right: dict[Split, tuple[int, int]] = {}
+        self._right: dict[Split | Choice, tuple[int, int]] = {}
         self._whole = frozenset(whole)
-        self.between: list[Between] = []  # the bits after those of cuts
-        self._between: dict[Between, int] = {}
+        self._more: list[Between | Chosen] = []  # the bits after those of cuts
+        self._number_of: dict[Between | Chosen, int] = {}
 
-    def right(self, test: Split) -> tuple[int, int]:
+    def right(self, test: Split | Choice) -> tuple[int, int]:
         """The axis of a test, and the codes that go right."""
         known = self._right.get(test)
         if known is None:
             axis = self.number[test.column]
-            known = self._right[test] = axis, self._codes(axis, test)
+            codes = self._codes(axis, test) if isinstance(test, Split) else test.right
+            known = self._right[test] = axis, codes & ~1 | codes >> 1 & 1 if test.column in self._whole else codes
         return known
 
     def _codes(self, axis: int, test: Split) -> int:
@@ -91,39 +104,61 @@ class Axes:
         for at, goes in enumerate(test.right):
             if goes:
                 codes |= (1 << ends[at + 1]) - (1 << ends[at])
-        return codes & ~1 | codes >> 1 & 1 if test.column in self._whole else codes
+        return codes
 
-    def bits(self, axis: int, codes: int) -> int:
-        """The bits at which codes of an axis begin or end."""
+    def bits(self, axis: int, codes: int, sets: int) -> int:
+        """The bits at which codes of an axis begin or end; of categories those of the sets that were asked for."""
+        if self.is_chosen[axis]:
+            return sets | self._known(axis, codes)
         return self._changes(axis, codes) << self.first[axis]
+
+    def chosen(self, axis: int, codes: int) -> int:
+        """The bit of a set of categories: of the codes, or of the others where an unknown category is among these."""
+        members = codes >> FIRST_CATEGORY
+        members = ~members & (1 << self.n_categories[axis]) - 1 if codes >> 1 & 1 else members
+        return self._bit(Chosen(axis, members)) if members else 0
+
+    def _known(self, axis: int, codes: int) -> int:
+        """The bit for what is missing, where it goes another way than an unknown category."""
+        return ((codes ^ codes >> 1) & 1) << self.first[axis]
 
     def _changes(self, axis: int, codes: int) -> int:
         return (codes ^ (codes >> 1)) & ((1 << (self.n_codes[axis] - 1)) - 1)
 
     def fewer(self, axis: int, codes: int) -> int:
-        """The same with one bit for an interval, or for all codes but one, and one more where what is missing is apart."""
+        """The same with one bit for an interval, or for all codes but one, and one more where what is missing is apart; and one
+        for a set of categories."""
+        if self.is_chosen[axis]:
+            return self.chosen(axis, codes) | self._known(axis, codes)
         changes = self._changes(axis, codes)
         ends = _ends(changes)
         if ends is None:
             return changes << self.first[axis]
-        bit = Between(axis, *ends)
-        if bit not in self._between:
-            self._between[bit] = self.first[-1] + len(self.between)
-            self.between.append(bit)
-        return 1 << self._between[bit] | ((changes & 1) << self.first[axis] if changes.bit_count() == 3 else 0)
+        return self._bit(Between(axis, *ends)) | ((changes & 1) << self.first[axis] if changes.bit_count() == 3 else 0)
 
-    def of(self, bit: int) -> tuple[int, int] | Between:
-        """The axis of a bit, and its t; or the interval that it stands for."""
+    def _bit(self, of: Between | Chosen) -> int:
+        if of not in self._number_of:
+            self._number_of[of] = self.first[-1] + len(self._more)
+            self._more.append(of)
+        return 1 << self._number_of[of]
+
+    def of(self, bit: int) -> tuple[int, int] | Between | Chosen:
+        """The axis of a bit, and its t; or the interval or the set that it stands for."""
         if bit >= self.first[-1]:
-            return self.between[bit - self.first[-1]]
+            return self._more[bit - self.first[-1]]
         axis = bisect_right(self.first, bit) - 1
         return axis, bit - self.first[axis]
+
+    def sets(self, bits: int) -> list[tuple[int, Chosen]]:
+        """The bits among `bits` that are sets, with these."""
+        found = ((bit, self.of(bit)) for bit in numbers_in(bits >> self.first[-1] << self.first[-1]))
+        return [(bit, of) for bit, of in found if isinstance(of, Chosen)]
 
     def interval(self, axis: int, codes: int, bits: int) -> tuple[int, int, int] | None:
         """Where one of `bits` stands for an interval at whose ends codes of an axis begin or end: that bit, a code in the
         interval, and one that is neither there nor missing."""
         ends = _ends(self._changes(axis, codes))
-        bit = None if ends is None else self._between.get(Between(axis, *ends))
+        bit = None if ends is None else self._number_of.get(Between(axis, *ends))
         if bit is None or ends is None or not bits >> bit & 1:
             return None
         return bit, ends[1], ends[1] + 1
@@ -133,12 +168,12 @@ def _ends(changes: int) -> tuple[int, int] | None:
     """The two ends of an interval, where codes change there and perhaps at what is missing, and nowhere else."""
     count = changes.bit_count()
     if count == 2 or (count == 3 and changes & 1):
-        low, high = _numbers(changes)[-2:]
+        low, high = numbers_in(changes)[-2:]
         return low, high
     return None
 
 
-def _tests(ensemble: Ensemble) -> Iterator[Split]:
+def _tests(ensemble: Ensemble) -> Iterator[Split | Choice]:
     for tree in ensemble.trees:
         yield from (test for test in tree.tests if test is not None)
 
@@ -146,24 +181,26 @@ def _tests(ensemble: Ensemble) -> Iterator[Split]:
 def leaves_of(tree: Tree, axes: Axes) -> list[Leaf]:
     """The leaves of a tree that some row reaches and that add something."""
     found: list[Leaf] = []
-    waiting: list[tuple[int, dict[int, int]]] = [(0, {})]
+    waiting: list[tuple[int, dict[int, int], dict[int, int]]] = [(0, {}, {})]  # a node, its codes and its sets by axis
     while waiting:
-        node, codes = waiting.pop()
+        node, codes, sets = waiting.pop()
         test = tree.tests[node]
         if test is None:
             if tree.values[node].any():
                 bits = fewer = 0
                 for axis, own in codes.items():
-                    bits |= axes.bits(axis, own)
+                    bits |= axes.bits(axis, own, sets.get(axis, 0))
                     fewer |= axes.fewer(axis, own)
                 found.append(Leaf(codes, bits, fewer, tree.values[node], tree.output))
             continue
         axis, right = axes.right(test)
         every = (1 << axes.n_codes[axis]) - 1
         here = codes.get(axis, every)
+        if axes.is_chosen[axis] and 0 < here & right < here:
+            sets = sets | {axis: sets.get(axis, 0) | axes.chosen(axis, right)}
         for child, own in ((tree.right[node], here & right), (tree.left[node], here & ~right)):
             if own:  # no row comes to the other
-                waiting.append((child, codes if own == here else codes | {axis: own}))
+                waiting.append((child, codes if own == here else codes | {axis: own}, sets))
     return found
 
 
@@ -224,10 +261,10 @@ def group(ensemble: Ensemble, axes: Axes, n_bits: int | None = None) -> tuple[li
     tried = [n_bits] if n_bits is not None else range(least, min(least + MORE_BITS, MOST_BITS) + 1)
     packed = {most: pack(trees, most) for most in tried}
     best = min(packed, key=lambda most: (len(packed[most]) * (2**most * ensemble.n_classes + PER_BIT * most), most))
-    return [Group(_numbers(each.bits), each.leaves) for each in packed[best]], best
+    return [Group(numbers_in(each.bits), each.leaves) for each in packed[best]], best
 
 
-def _numbers(bits: int) -> list[int]:
+def numbers_in(bits: int) -> list[int]:
     """The places of the ones of a whole number, rising."""
     found = []
     while bits:

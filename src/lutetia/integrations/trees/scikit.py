@@ -13,7 +13,19 @@ import numpy as np
 
 from lutetia._shared.losses import Loss
 from lutetia.errors import ArgumentError
-from lutetia.integrations.trees.ensemble import CHANCES, CLASSES, NUMBER, Ensemble, Split, Tree, as_values, numbers, refuse
+from lutetia.integrations.trees.ensemble import (
+    CHANCES,
+    CLASSES,
+    NUMBER,
+    Choice,
+    Ensemble,
+    Split,
+    Tree,
+    as_values,
+    choice,
+    numbers,
+    refuse,
+)
 from lutetia.integrations.trees.single import cut_above
 
 Array = np.ndarray[Any, Any]
@@ -106,7 +118,7 @@ def tree_of(tree: Any, values: Array, read: Array | None, output: int | None) ->
     columns = tree.feature if read is None else np.asarray(read)[tree.feature]
     missing_left = getattr(tree, "missing_go_to_left", np.ones(len(leaf), bool))
     cuts = {value: cut_above(value) for value in np.unique(tree.threshold[~leaf]).tolist()}
-    tests: list[Split | None] = [
+    tests: list[Split | Choice | None] = [
         None if is_leaf else numbers(column, cuts[edge], not goes_left)
         for is_leaf, column, edge, goes_left in zip(
             leaf.tolist(), columns.tolist(), tree.threshold.tolist(), np.asarray(missing_left).tolist(), strict=True
@@ -141,16 +153,16 @@ def _boosted(model: Any, name: str) -> Ensemble:
 
 
 def _histograms(model: Any) -> Ensemble:
-    if getattr(model, "is_categorical_", None) is not None and np.any(model.is_categorical_):
-        number = int(np.flatnonzero(model.is_categorical_)[0])
-        raise refuse(
-            f"the {type(model).__name__} takes column {number} as categories",
-            "numbers: fit it with categorical_features=None on codes as numbers",
-        )
+    order, categories = _histogram_columns(model)
     base = np.asarray(model._baseline_prediction, np.float64).reshape(-1)
-    trees = [_histogram_tree(each.nodes, output) for stage in model._predictors for output, each in enumerate(stage)]
+    trees = [
+        _histogram_tree(each, order, categories)._replace(output=output)
+        for stage in model._predictors
+        for output, each in enumerate(stage)
+    ]
+    known = _known(model) | {"categories": categories}
     if type(model).__name__.endswith("Classifier"):
-        return Ensemble("scikit-learn", trees, base=base, task=CLASSES, **_known(model))
+        return Ensemble("scikit-learn", trees, base=base, task=CLASSES, **known)
     name = model.loss if isinstance(model.loss, str) else type(model.loss).__name__
     losses = {
         "squared_error": Loss(), "absolute_error": Loss("absolute_error"), "poisson": Loss("poisson"), "gamma": Loss("poisson"),
@@ -158,16 +170,35 @@ def _histograms(model: Any) -> Ensemble:
     }  # fmt: skip
     if name not in losses:
         raise refuse(f"the loss is {name}", f"one of {', '.join(losses)}")
-    return Ensemble("scikit-learn", trees, base=base, task=NUMBER, loss=losses[name], **_known(model))
+    return Ensemble("scikit-learn", trees, base=base, task=NUMBER, loss=losses[name], **known)
 
 
-def _histogram_tree(nodes: Array, output: int) -> Tree:
-    leaf = nodes["is_leaf"].astype(bool)
-    tests: list[Split | None] = [
-        None if is_leaf else numbers(int(column), float(edge), not goes_left)
-        for is_leaf, column, edge, goes_left in zip(
-            leaf, nodes["feature_idx"], nodes["num_threshold"], nodes["missing_go_to_left"], strict=True
-        )
-    ]
-    values = np.where(leaf, nodes["value"], 0.0)
-    return Tree(tests, nodes["left"].tolist(), nodes["right"].tolist(), as_values(values), output)
+def _histogram_columns(model: Any) -> tuple[list[int], dict[int, list[Any]]]:
+    """The columns in the order of the trees, those of categories first, and the values of these by their numbers."""
+    chosen = getattr(model, "is_categorical_", None)
+    if chosen is None:
+        return list(range(model.n_features_in_)), {}
+    first = np.flatnonzero(chosen).tolist()
+    encoder = getattr(getattr(model, "_preprocessor", None), "named_transformers_", {}).get("encoder")
+    if encoder is None:
+        raise refuse(f"the {type(model).__name__} has categories without their values", "one fitted by scikit-learn 1.4 or later")
+    values = [[each for each in own.tolist() if each is not None and each == each] for own in encoder.categories_]
+    return [*first, *np.flatnonzero(~np.asarray(chosen)).tolist()], dict(zip(first, values, strict=True))
+
+
+def _histogram_tree(predictor: Any, order: list[int], categories: dict[int, list[Any]]) -> Tree:
+    """A tree that adds to output 0. A category that is not known goes where what is missing goes."""
+    nodes, sets = predictor.nodes, predictor.raw_left_cat_bitsets
+    tests: list[Split | Choice | None] = []
+    for node in nodes:
+        column, missing_right = order[node["feature_idx"]], not node["missing_go_to_left"]
+        if node["is_leaf"]:
+            tests.append(None)
+        elif node["is_categorical"]:
+            count, words = len(categories[column]), sets[node["bitset_idx"]].tolist()
+            left = [at for at in range(count) if words[at // 32] >> at % 32 & 1]
+            tests.append(choice(column, left, count, goes_right=False, others=(missing_right, missing_right)))
+        else:
+            tests.append(numbers(column, float(node["num_threshold"]), missing_right))
+    values = np.where(nodes["is_leaf"].astype(bool), nodes["value"], 0.0)
+    return Tree(tests, nodes["left"].tolist(), nodes["right"].tolist(), as_values(values), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,8 @@ import torch
 
 from lutetia._shared.losses import RANKING
 from lutetia.errors import ArgumentError, check_choice
-from lutetia.integrations.trees.ensemble import CLASSES, Ensemble
-from lutetia.integrations.trees.packing import Axes, Between, Group, group
+from lutetia.integrations.trees.ensemble import CLASSES, FIRST_CATEGORY, Ensemble, as_codes
+from lutetia.integrations.trees.packing import Axes, Between, Chosen, Group, group
 from lutetia.models import TOP_CODE, Encoding, Tabular
 
 Array = np.ndarray[Any, Any]
@@ -87,42 +87,72 @@ def to_tabular(
     return Imported(model.eval(), len(ensemble.trees), leaves, [len(each.bits) for each in groups])
 
 
+class _Input(NamedTuple):
+    """An encoded input: its column, and the cuts of numbers, or of categories the numbers of some as bits, which have the code 2,
+    and all others 1."""
+
+    column: int
+    cuts: Sequence[float] = ()
+    members: int | None = None
+
+
 def encode(ensemble: Ensemble, axes: Axes, asked: Collection[int]) -> tuple[Encoding, dict[int, tuple[int, int]]]:
     """The encoding whose codes fall on the sides of all cuts, and of each bit that is asked for its anchor.
 
     A column of more than 254 cuts becomes several inputs, each with the cuts that follow those of the one before. An interval
-    compares two more inputs, of one cut each: the first is above the second where the value lies between the two.
+    compares two more inputs, of one cut each: the first is above the second where the value lies between the two. Each set of
+    categories is an input.
     """
-    inputs: list[tuple[int, Sequence[float]]] = []  # of each the column, and its cuts
+    inputs: list[_Input] = []
     codes: dict[int, tuple[int, int]] = {}  # of a bit the encoded input, and the code that it is above
-    for column, cuts, first in zip(axes.columns, axes.cuts, axes.first, strict=False):
+    for column, cuts, first, is_chosen in zip(axes.columns, axes.cuts, axes.first, axes.is_chosen, strict=False):
         start = len(inputs)
+        if is_chosen:
+            codes[first] = start, 1
+            inputs += [_Input(column, [LEAST])] if first in asked else []
+            continue
         codes[first] = start, 0
-        inputs += [(column, cuts[at : at + MOST_CUTS]) for at in range(0, max(1, len(cuts)), MOST_CUTS)]
+        inputs += [_Input(column, cuts[at : at + MOST_CUTS]) for at in range(0, max(1, len(cuts)), MOST_CUTS)]
         codes |= {first + 1 + at: (start + at // MOST_CUTS, 1 + at % MOST_CUTS) for at in range(len(cuts))}
-    inputs += [(column, ()) for column in sorted(set(range(ensemble.n_columns)) - set(axes.columns))]
     pairs: dict[int, tuple[int, int]] = {}
     single: dict[tuple[int, int], int] = {}  # by axis and code the input of that cut alone
     for bit in sorted(asked):
-        if isinstance(own := axes.of(bit), Between):
+        own = axes.of(bit)
+        if isinstance(own, Chosen):
+            codes[bit] = len(inputs), 1
+            inputs.append(_Input(axes.columns[own.axis], members=own.members))
+        elif isinstance(own, Between):
             for code in (own.low, own.high):
                 if (own.axis, code) not in single:
                     single[own.axis, code] = len(inputs)
                     cuts = axes.cuts[own.axis][code - 1 : code] if code else [LEAST]
-                    inputs.append((axes.columns[own.axis], cuts))
+                    inputs.append(_Input(axes.columns[own.axis], cuts))
             pairs[bit] = single[own.axis, own.low], single[own.axis, own.high]
+    rest = sorted(set(range(ensemble.n_columns)) - {each.column for each in inputs})
+    inputs += [_Input(column, members=0 if ensemble.categories.get(column) else None) for column in rest]
     if len(inputs) > MOST_ENCODED:
-        raise ArgumentError(f"the trees ask for {len(inputs):,} lists of cuts, expected at most {MOST_ENCODED:,}")
+        raise ArgumentError(f"the trees ask for {len(inputs):,} lists of cuts and sets, expected at most {MOST_ENCODED:,}")
     places = {bit: (encoded, len(inputs) + code) for bit, (encoded, code) in codes.items()}
-    return _encoding(inputs), places | pairs
+    return _encoding(inputs, ensemble.categories), places | pairs
 
 
-def _encoding(inputs: Sequence[tuple[int, Sequence[float]]]) -> Encoding:
-    """An encoding of inputs: of each the column and its cuts."""
-    encoding = Encoding(len(inputs), max((len(cuts) for _, cuts in inputs), default=0), 0)
-    for number, (column, cuts) in enumerate(inputs):
+def _encoding(inputs: Sequence[_Input], categories: Mapping[int, Sequence[Any]]) -> Encoding:
+    """An encoding of inputs, and the values of columns of categories."""
+    asked = {each.column for each in inputs if each.members is not None}
+    numbers = {column: as_codes(categories[column]) or list(range(len(categories[column]))) for column in asked}
+    width = max((1 + max(each) for each in numbers.values()), default=0)
+    if width * len(inputs) > MOST_NUMBERS:
+        raise ArgumentError(
+            f"the trees ask for {len(inputs):,} lists of cuts and sets, of categories up to number {width - 1:,}, expected at "
+            f"most {MOST_NUMBERS:,} numbers in all: number the categories from 0"
+        )
+    encoding = Encoding(len(inputs), max((len(each.cuts) for each in inputs), default=0), width)
+    for number, (column, cuts, members) in enumerate(inputs):
         encoding.source[number] = column
         encoding.edges[number, : len(cuts)] = torch.tensor(cuts, dtype=torch.float64)
+        if members is not None:
+            codes = [1 + (members >> at & 1) for at in range(len(numbers[column]))]
+            encoding.ranks[number, numbers[column]] = torch.tensor(codes, dtype=torch.uint8)
     return encoding
 
 
@@ -136,14 +166,21 @@ def rows_of(own: Group, axes: Axes, n_outputs: int) -> Array:
     place_of = {bit: place for place, bit in enumerate(own.bits)}
     above: dict[int, list[tuple[int, int]]] = {}  # by axis the place and the code of each comparison with a cut
     for place, bit in enumerate(own.bits):
-        if not isinstance(of := axes.of(bit), Between):
+        if not isinstance(of := axes.of(bit), Between | Chosen):
             above.setdefault(of[0], []).append((place, of[1]))
     regions = {axis: np.cumprod(answers[:, [place for place, _ in cuts]], 1).sum(1) for axis, cuts in above.items()}
     codes = {axis: [0, *(code + 1 for _, code in cuts)] for axis, cuts in above.items()}  # one of each region
     rows = np.zeros((2**n_bits, n_outputs))
     for leaf, bits in own.leaves:
         reached = np.ones(2**n_bits, bool)
+        sets = axes.sets(bits)
         for axis, allowed in leaf.codes.items():
+            if axes.is_chosen[axis]:
+                own_sets = [(place_of[bit], of.members) for bit, of in sets if of.axis == axis]
+                goes = _answered(answers, own_sets, allowed)
+                known = place_of.get(axes.first[axis]) if (allowed ^ allowed >> 1) & 1 else None
+                reached &= goes if known is None else np.where(answers[:, known], goes, bool(allowed & 1))
+                continue
             interval = axes.interval(axis, allowed, bits)
             if interval is not None:
                 bit, inside, outside = interval
@@ -159,6 +196,15 @@ def rows_of(own: Group, axes: Axes, n_outputs: int) -> Array:
     return rows
 
 
+def _answered(answers: Array, sets: Sequence[tuple[int, int]], allowed: int) -> Array:
+    """The rows in which sets, by the place of their bits, hold what is allowed, but for what is missing: all that is allowed is
+    in a set, or all is outside."""
+    goes = np.full(len(answers), allowed > 1)  # else only what is missing
+    for place, members in sets:
+        goes &= answers[:, place] == bool(allowed >> FIRST_CATEGORY & members)
+    return goes
+
+
 def describe(ensemble: Ensemble, names: Sequence[str] | None, classes: Sequence[str] | None) -> dict[str, Any]:
     """What is known of the data: the task, the names of columns and classes, ranges."""
     known: dict[str, Any] = {"task": "ranking" if ensemble.loss.name == RANKING else ensemble.task}
@@ -167,6 +213,9 @@ def describe(ensemble: Ensemble, names: Sequence[str] | None, classes: Sequence[
     if len(names) != ensemble.n_columns:
         raise ArgumentError(f"feature_names holds {len(names)} names, expected {ensemble.n_columns}, one for each column")
     known["features"] = [str(name) for name in names]
+    words = {str(column): values for column, values in ensemble.categories.items() if as_codes(values) is None}
+    if words:
+        known |= {"categories": words, "unknown": ensemble.unknown}
     if ensemble.task == CLASSES:
         own = ensemble.classes if classes is None else list(classes)
         own = list(range(ensemble.n_classes)) if own is None else own

@@ -20,6 +20,7 @@ from lutetia.integrations.trees.ensemble import (
     MOST_OUTPUTS,
     NUMBER,
     RANKING,
+    Choice,
     Ensemble,
     Split,
     Tree,
@@ -29,6 +30,7 @@ from lutetia.integrations.trees.ensemble import (
 )
 from lutetia.integrations.trees.fields import at, floats, items, mapping, text, whole, wholes
 from lutetia.integrations.trees.single import cut_from
+from lutetia.integrations.trees.xgboost_categories import Categories, categories_of, set_test, sets_of
 
 IDENTITY = {"reg:squarederror": "squared_error", "reg:linear": "squared_error", "reg:pseudohubererror": "squared_error"}
 IDENTITY |= {"reg:absoluteerror": "absolute_error", "binary:logitraw": "squared_error", "reg:squaredlogerror": "squared_error"}
@@ -59,12 +61,23 @@ def read_xgboost(document: Any) -> Ensemble:
         raise DataError(f"num_class is {groups:,}, and there are {len(trees):,} trees, expected one at least for each class")
     info = wholes(model, len(trees), "tree_info")
     factors = floats(booster, len(trees), "weight_drop") if name == "dart" else [1.0] * len(trees)
+    kinds = [str(each) for each in learner.get("feature_types") or []]
+    categories = categories_of(model, [_named(each, number) for number, each in enumerate(trees)], kinds)
     made = [
-        _tree(each, number, output, factor)
+        _tree(each, number, output, factor, categories)
         for number, (each, output, factor) in enumerate(zip(trees, info, factors, strict=True))
     ][: _kept(learner, model, len(trees))]
     names = [str(each) for each in learner.get("feature_names") or []]
-    return Ensemble("XGBoost", made, n_columns, base, task, loss, names=names or None)
+    return Ensemble(
+        "XGBoost", made, n_columns, base, task, loss,
+        names=names or None, categories=categories.values, unknown="error",
+    )  # fmt: skip
+
+
+def _named(tree: Any, number: int) -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        raise DataError(f"tree {number} is {str(tree)[:40]!r}, expected named lists")
+    return tree
 
 
 def _kept(learner: dict[str, Any], model: dict[str, Any], count: int) -> int:
@@ -133,10 +146,8 @@ def _base(given: Any, groups: int) -> np.ndarray[Any, Any]:
     return np.broadcast_to(base, groups).astype(np.float32).astype(np.float64)
 
 
-def _tree(tree: Any, number: int, output: int, factor: float) -> Tree:
+def _tree(tree: dict[str, Any], number: int, output: int, factor: float, categories: Categories) -> Tree:
     where = f"tree {number}"
-    if not isinstance(tree, dict):
-        raise DataError(f"{where} is {str(tree)[:40]!r}, expected named lists")
     left = wholes(tree, None, "left_children")
     count = len(left)
     if "size_leaf_vector" in tree.get("tree_param", {}) and whole(tree, "tree_param", "size_leaf_vector") > 1:
@@ -144,16 +155,15 @@ def _tree(tree: Any, number: int, output: int, factor: float) -> Tree:
     right, columns, default = (wholes(tree, count, key) for key in ("right_children", "split_indices", "default_left"))
     conditions = floats(tree, count, "split_conditions")
     kinds = wholes(tree, count, "split_type") if "split_type" in tree else [0] * count
-    tests: list[Split | None] = []
+    sets = sets_of(tree, count)
+    tests: list[Split | Choice | None] = []
     values = np.zeros(count)
     for node in range(count):
         if left[node] == -1:
             tests.append(None)
             values[node] = np.float32(conditions[node]) * np.float32(factor)
         elif kinds[node]:
-            raise refuse(
-                f"{where} asks whether column {columns[node]} is one of some categories", "numbers: fit it on codes as numbers"
-            )
+            tests.append(set_test(columns[node], sets.get(node), categories, not default[node]))
         else:
             tests.append(numbers(columns[node], cut_from(conditions[node]), not default[node]))
     return Tree(tests, left, right, as_values(values.tolist()), output)

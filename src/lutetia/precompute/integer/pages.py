@@ -318,9 +318,11 @@ def _columns(model: Tabular, names: list[str]) -> list[dict[str, Any]]:
     for column, numbers in inputs.items():
         if column >= n_plain:  # made of texts
             continue
-        ranks = model.encoding.ranks[numbers].T.tolist()  # [n_categories, inputs]
-        words = model.metadata.get("categories", {}).get(str(column), range(len(ranks)))
-        known = [(str(name), codes) for name, codes in zip(words, ranks, strict=False) if any(codes)]
+        ranked = model.encoding.ranks[numbers].any(0).tolist()  # [n_categories]
+        words = model.metadata.get("categories", {}).get(str(column), range(len(ranked)))
+        values = np.repeat(np.arange(len(ranked), dtype=np.float64)[:, None], model.n_columns, 1)
+        every = model.encoding.codes(values)[numbers].T.tolist() if any(ranked) else []
+        known = [(str(name), codes) for name, codes, is_one in zip(words, every, ranked, strict=False) if is_one]
         categories = [("missing", [0] * len(numbers)), *known] if known else []
         told: dict[str, Any] = {"name": names[column], "inputs": numbers, "categories": categories, "dates": None, "cuts": None}
         if str(column) in model.metadata.get("dates", {}):
