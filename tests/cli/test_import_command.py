@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -118,3 +119,17 @@ def test_rows_to_compare_with_need_a_column_of_answers(folder: Path, capsys: Cap
     assert main(["import", "trees.json"]) == 0
     assert main(["explain", "runs/trees", "4,4,4,4", "--rule", "shapley", "--data", "inputs.csv"]) == 1
     assert "has 4 columns, expected the 4 that the model reads and one of answers" in capsys.readouterr().err
+
+
+def test_words_of_a_file_are_categories_of_the_model(folder: Path, capsys: Capture) -> None:
+    trees = Path(__file__).parents[1] / "integrations" / "trees"
+    known = json.loads((trees / "answers.json").read_text())["lightgbm_words.txt"]
+    with (folder / "words.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["size", "colour", "code"], *known["rows"]])
+    assert main(["import", str(trees / "lightgbm_words.txt"), "--out", "words"]) == 0
+    capsys.readouterr()
+    found = told(capsys, "predict", "words", "words.csv")
+    np.testing.assert_allclose([each["probabilities"] for each in found["predictions"]], known["answers"], atol=2e-6)
+    assert found["warnings"] == ["6 rows have a value of colour that the model has not seen, such as 'violet': taken for missing"]
+    asked = told(capsys, "explain", "words", "words.csv", "--row", "0")["comparisons"]
+    assert ("colour", "in", "[red, blue]") in [(each["feature"], each["operator"], each["other"]) for each in asked]

@@ -15,6 +15,7 @@ from lutetia.models import Reading, Tabular
 from lutetia.models.readings import parse_reading
 from lutetia.precompute import Compare, LUTNetwork, Table
 from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
+from precompute.category_trees import as_inputs, by_hand, category_trees, every_row
 from tools import require_module
 
 BITS = 10
@@ -242,3 +243,15 @@ def test_an_estimator_makes_a_circuit_of_readings() -> None:
     assert [str(domain) for domain in build.graph.input_edge.domains] == ["Int(10)", "Binary", "UInt(12)"]
     assert build.samples is not None
     assert torch.equal(build.samples[:, 1], torch.tensor(frame["temp"].notna().tolist()).long())
+
+
+def test_categories_that_are_whole_numbers_are_listed() -> None:
+    model = category_trees()
+    rows = [row for row in every_row() if row[1] is not None]
+    x = torch.from_numpy(as_inputs(rows))
+    network = model.on_values(model.network(16))
+    assert [column["bits"] for column in network.encoder.more["columns"]] == [3, 2, 3]
+    found = network.graph(network.quantise(x))[:, 0] * network.graph.output_edge.scale[0]
+    np.testing.assert_allclose(found, [by_hand(*row) for row in rows], atol=2e-3)
+    with pytest.raises(ArgumentError, match="column 'code' holds numbers of categories, and its reading is s8, expected an un"):
+        model.on_values(model.network(16), readings={"code": parse_reading("s8")})

@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from category_trees import by_hand, category_trees, every_row
 from interval_trees import interval_trees
 
 from lutetia.models import load
@@ -190,3 +191,14 @@ def test_imported_trees_with_intervals_take_values_as_they_are(tmp_path: Path) -
     wanted = model(model.quantise(torch.from_numpy(rows))).numpy() * unit
     np.testing.assert_allclose([float(each) for each in answers[-len(rows) :]], wanted, rtol=1e-5)
     np.testing.assert_allclose(wanted, interval_trees().numbers(torch.from_numpy(rows)), atol=2e-3)
+
+
+def test_imported_trees_with_categories_take_words_and_codes(tmp_path: Path) -> None:
+    model = integer_model(category_trees(), weight_bits=16)
+    rows = [row for row in every_row() if row[1] is not None or not np.isnan(row[::2]).any()]
+    cells = [("" if np.isnan(size) else size, "violet" if word is None else word, "" if np.isnan(code) else code) for
+             size, word, code in rows]  # fmt: skip
+    text = pandas.DataFrame(cells, columns=["size", "colour", "code"]).to_csv(index=False)
+    done = compiled(model, tmp_path)(text)
+    assert "hold a category that the model has not seen: taken for missing" in done.stderr
+    np.testing.assert_allclose([float(each) for each in done.stdout.split()], [by_hand(*row) for row in rows], atol=2e-3)

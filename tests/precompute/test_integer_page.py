@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from category_trees import CODES, WORDS, category_trees
 from interval_trees import interval_trees
 from whole import PROMPTS, classifiers, language, languages, numbers
 
@@ -18,7 +19,7 @@ from lutetia.cli import main
 from lutetia.models import Tabular, load
 from lutetia.models.encoding import Encoding
 from lutetia.precompute import integer_model
-from lutetia.precompute.integer.pages import page
+from lutetia.precompute.integer.pages import _columns, page
 from tools import require_module
 
 if TYPE_CHECKING:
@@ -370,3 +371,15 @@ def test_a_column_of_several_inputs_has_one_slider(open_page: OpenPage) -> None:
     slider.evaluate("(own) => { own.value = 2; own.dispatchEvent(new Event('input')); }")
     opened.page.get_by_text("x0 in (1, 2]").first.wait_for()
     assert opened.problems == []
+
+
+def test_a_page_knows_the_codes_of_categories() -> None:
+    model = category_trees()
+    columns = {each["name"]: each for each in _columns(model, ["size", "colour", "code"])}
+    assert [name for name, _ in columns["colour"]["categories"]] == ["missing", *WORDS]
+    assert [name for name, _ in columns["code"]["categories"]] == ["missing", *map(str, CODES)]
+    for number, name in ((1, "colour"), (2, "code")):
+        told = columns[name]
+        values = [np.nan, *(range(len(WORDS)) if number == 1 else CODES)]
+        codes = model.encoding.codes(np.repeat(np.array(values, float)[:, None], 3, 1))
+        assert [each for _, each in told["categories"]] == codes[told["inputs"]].T.tolist()

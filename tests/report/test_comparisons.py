@@ -11,6 +11,7 @@ from lutetia.models import Tabular
 from lutetia.report.attribution import ROWS_AT_ONCE, attribute_class, contrast
 from lutetia.report.comparisons import Questions
 from lutetia.sklearn import LUTClassifier
+from precompute.category_trees import as_inputs, category_trees
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,15 @@ def test_many_rows_are_compared_and_attributed_as_one_by_one() -> None:
         asked = slow(model, model.encoding.codes(x.numpy())[:, row], contrast(scores[row], wanted).double().numpy(), list(frame))
         assert [(each.feature, each.operator) for each in explained.comparisons[row]] == [each[:2] for each in asked]
         assert [each.effect for each in explained.comparisons[row]] == pytest.approx([each[2] for each in asked], abs=1e-12)
+
+
+def test_a_set_of_categories_is_told_by_the_fewer_words() -> None:
+    model = category_trees()
+    x = as_inputs([(1.0, "green", 2.0), (1.0, None, 5.0)])
+    asked = [Questions(model, ["size", "colour", "code"])(codes, np.ones(1)) for codes in model.encoding.codes(x).T]
+    texts = [{each.text for each in found} for found in asked]
+    assert {"colour in [red, green]", "code in [2, 6]", "size <= 1.5"} <= texts[0]
+    assert {"colour not in [red, green]", "code not in [2, 6]"} <= texts[1]
+    assert model.set_text(0, 2) is None
+    others = LUTClassifier(n_tables=4, random_state=0, categorical_features=[0]).fit([[0], [1]] * 60, [0, 1] * 60).model_
+    assert all(others.set_text(each, 1) is None for each in range(others.config.n_encoded))

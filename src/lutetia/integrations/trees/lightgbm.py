@@ -149,7 +149,8 @@ def _spans(infos: list[str], n_columns: int, categories: Categories) -> list[tup
         return None
     spans = []
     for column, info in enumerate(infos):
-        if codes := as_codes(categories.values.get(column, ())):
+        if values := categories.values.get(column):
+            codes = as_codes(values) or range(len(values))
             spans.append((float(min(codes)), float(max(codes))))
         elif (match := SPAN.fullmatch(info)) is not None:
             try:
