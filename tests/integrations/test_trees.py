@@ -437,7 +437,7 @@ def changed(name: str, old: str, new: str) -> bytes:
         (changed("lightgbm_words.txt", "decision_type=2 9", "decision_type=2 10"), "column 1 as categories and as numbers"),
         (changed("xgboost_words.json", '"categories_sizes":[', '"categories_sizes":[9'), "node . has the categories from"),
         (changed("xgboost_words.json", '"categories_nodes":[', '"categories_nodes":[77,'), "categories_segments, expected"),
-        (changed("xgboost_words.json", '"categories":[', '"categories":[77777,'), "categories from|beyond 0 to 65,535|not list"),
+        (changed("xgboost_words.json", '"categories":[', '"categories":[77777,'), "has the categories from|beyond"),
         (changed("xgboost_words.json", '"offsets":[0,3', '"offsets":[0,99'), "end at .0, 99, .*rising numbers to 24"),
         (changed("xgboost_words.json", '"values":[114', '"values":[-61'), "not UTF-8: XGBoost cuts words"),
         (changed("catboost_words.json", '"cat_features_hash"', '"some"'), 'name its categories, expected .*pool=POOL'),

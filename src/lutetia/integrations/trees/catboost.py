@@ -91,7 +91,7 @@ def _columns(info: dict[str, Any]) -> Features:
         if treated not in ("AsIs", "AsFalse", "AsTrue"):
             raise DataError(f"nan_value_treatment is {treated!r}, expected AsIs, AsFalse or AsTrue")
         found.after.append(treated == "AsTrue")
-    words = {whole(each, "hash") & HASHED: text(each, "value") for each in info.get("cat_features_hash") or []}
+    words = {whole(each, "hash") & HASHED: text(each, "value") for each in _told(info, "cat_features_hash")}
     for each in _listed(info, "categorical_features", found.chosen):
         hashes = list(dict.fromkeys(number & HASHED for number in (wholes(each, None, "values") if "values" in each else [])))
         if any(number not in words for number in hashes):
@@ -107,9 +107,14 @@ def _columns(info: dict[str, Any]) -> Features:
     return found
 
 
+def _told(info: dict[str, Any], key: str) -> list[Any]:
+    """A list; none where it is not told."""
+    return items(info, key) if info.get(key) is not None else []
+
+
 def _listed(info: dict[str, Any], key: str, columns: list[int]) -> Iterator[dict[str, Any]]:
     """The features of a kind, in order; their columns are added to a list."""
-    for place, each in enumerate(items(info, key) if info.get(key) is not None else []):
+    for place, each in enumerate(_told(info, key)):
         if whole(each, "feature_index") != place:
             raise DataError(f"{key} has feature {each['feature_index']} in place {place}, expected them in order")
         columns.append(whole(each, "flat_feature_index"))

@@ -61,16 +61,15 @@ def read_xgboost(document: Any) -> Ensemble:
         raise DataError(f"num_class is {groups:,}, and there are {len(trees):,} trees, expected one at least for each class")
     info = wholes(model, len(trees), "tree_info")
     factors = floats(booster, len(trees), "weight_drop") if name == "dart" else [1.0] * len(trees)
-    kinds = [str(each) for each in learner.get("feature_types") or []]
+    kinds, names = (items(learner, key) if learner.get(key) else [] for key in ("feature_types", "feature_names"))
     categories = categories_of(model, [_named(each, number) for number, each in enumerate(trees)], kinds)
     made = [
         _tree(each, number, output, factor, categories)
         for number, (each, output, factor) in enumerate(zip(trees, info, factors, strict=True))
     ][: _kept(learner, model, len(trees))]
-    names = [str(each) for each in learner.get("feature_names") or []]
     return Ensemble(
         "XGBoost", made, n_columns, base, task, loss,
-        names=names or None, categories=categories.values, unknown="error",
+        names=[str(each) for each in names] or None, categories=categories.values, unknown="error",
     )  # fmt: skip
 
 

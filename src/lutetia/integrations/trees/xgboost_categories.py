@@ -63,29 +63,31 @@ def sets_of(tree: dict[str, Any], count: int) -> dict[int, list[int]]:
 
 
 class Categories(NamedTuple):
-    """By the columns of categories their values, and the columns that have words for them."""
+    """By the columns of categories their values, the place of each by its number in trees, and the columns that have words."""
 
     values: dict[int, list[Any]]
+    places: dict[int, dict[int, int]]
     words: frozenset[int]
 
 
-def categories_of(model: dict[str, Any], trees: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> Categories:
+def categories_of(model: dict[str, Any], trees: Sequence[Mapping[str, Any]], kinds: Sequence[Any]) -> Categories:
     """The categories of a model: words, or the numbers that trees ask for."""
-    found: dict[int, list[Any]] = {column: [] for column, kind in enumerate(kinds) if kind == KIND}
-    asked: dict[int, set[int]] = {}
+    asked: dict[int, set[int]] = {column: set() for column, kind in enumerate(kinds) if kind == KIND}
     for tree in trees:
         columns = wholes(tree, None, "split_indices")
         for node, codes in sets_of(dict(tree), len(columns)).items():
             asked.setdefault(columns[node], set()).update(codes)
     words = words_of(model)
-    values = found | {column: list(range(1 + max(codes, default=-1))) for column, codes in asked.items()} | words
-    return Categories(values, frozenset(words))
+    numbers = {column: sorted(codes) for column, codes in asked.items()}
+    places = {column: {number: place for place, number in enumerate(own)} for column, own in numbers.items()}
+    places |= {column: {number: number for number in range(len(own))} for column, own in words.items()}
+    return Categories(numbers | words, places, frozenset(words))
 
 
 def set_test(column: int, chosen: Sequence[int] | None, known: Categories, missing_right: bool) -> Choice:
     """The test of a node. Of words, another one is an error as in XGBoost, so that it may go where what is missing goes."""
-    count = len(known.values.get(column, ()))
-    if chosen is None or not all(each < count for each in chosen):
-        raise DataError(f"a tree asks for categories of column {column} that the model does not list, expected some of {count:,}")
+    places = known.places.get(column, {})
+    if chosen is None or not all(each in places for each in chosen):
+        raise DataError(f"a tree asks for categories of column {column} beyond the {len(places):,} that the model lists")
     others = missing_right, missing_right and column in known.words
-    return choice(column, set(chosen), count, goes_right=True, others=others)
+    return choice(column, {places[each] for each in chosen}, len(places), goes_right=True, others=others)
