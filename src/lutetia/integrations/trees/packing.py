@@ -247,13 +247,14 @@ def pack(trees: Sequence[list[Leaf]], most: int) -> list[_Bin]:
 def group(ensemble: Ensemble, axes: Axes, n_bits: int | None = None) -> tuple[list[Group], int]:
     """The tables of an ensemble and the bits of the largest allowed: `n_bits`, or by default the number with the fewest rows."""
     trees = [leaves_of(tree, axes) for tree in ensemble.trees]
-    longest, where = max(
-        ((leaf.fewer.bit_count(), number) for number, leaves in enumerate(trees) for leaf in leaves), default=(0, 0)
-    )
+    depths = [(leaf.fewer.bit_count(), number) for number, leaves in enumerate(trees) for leaf in leaves]
+    longest, where = max(depths, default=(0, 0))
     if longest > MOST_BITS:
+        count = sum(depth > MOST_BITS for depth, _ in depths)
         raise ArgumentError(
             f"tree {where} has a leaf that takes {longest} comparisons, expected at most {MOST_BITS}: a table has 2 to the power "
-            f"of that many rows. Fit the trees with a max_depth of up to {MOST_BITS}, or 8 for small tables"
+            f"of that many rows. {count:,} of {len(depths):,} leaves take more. Fit the trees with a max_depth of up to "
+            f"{MOST_BITS}, or 8 for small tables"
         )
     if n_bits is not None and not max(1, longest) <= n_bits <= MOST_BITS:
         raise ArgumentError(f"n_anchors is {n_bits}, expected {max(1, longest)} to {MOST_BITS}: the longest path has {longest}")
