@@ -136,7 +136,7 @@ def scikit_models() -> dict[str, tuple[Any, str, bool]]:
         "forest": (ensemble.RandomForestRegressor(max_depth=6, **few), "number", True),
         "deep forest": (ensemble.RandomForestRegressor(n_estimators=3, **own), "number", False),
         "forest of classes": (ensemble.RandomForestClassifier(max_depth=6, class_weight="balanced", **few), "three", True),
-        "forest of two classes": (ensemble.RandomForestClassifier(n_estimators=4, **own), "two", False),
+        "forest of two classes": (ensemble.RandomForestClassifier(n_estimators=6, **own), "two", False),
         "extra trees of classes": (ensemble.ExtraTreesClassifier(max_depth=5, **few), "three", False),
         "tree of classes": (tree.DecisionTreeClassifier(max_depth=6, **own), "three", True),
         "bag": (ensemble.BaggingRegressor(tree.DecisionTreeRegressor(max_depth=5), 4, max_features=3, **own), "number", True),
@@ -199,7 +199,7 @@ def test_a_forest_of_classes_becomes_the_probability_of_one() -> None:
 
 
 def test_equal_votes_are_equal_sums(fitted: dict[str, tuple[Any, bool]]) -> None:
-    """Trees without a limit vote with whole votes, which four trees often divide equally: the first class wins, as there."""
+    """Trees without a limit vote with whole votes, which six trees often divide equally: the first class wins, as there."""
     forest, _ = fitted["forest of two classes"]
     estimator = from_trees(forest)
     x = near(estimator.model_, np.random.default_rng(5), 3000, 4)
