@@ -22,7 +22,7 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats, chances
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats, best_class, chances
 from lutetia.relevance import pictures
 from lutetia.report import (
     DEFAULT_RULE,
@@ -130,7 +130,7 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
         return _number(model, x, warnings, request, show, texts)
     with torch.no_grad():
         scores = model(x[None])[0]
-    prediction = int(scores.argmax())
+    prediction = int(best_class(model, scores))
     target = prediction if request.target is None else find_class(model, request.target)
     sure = chances(model, scores)
     runner_up = int(sure.topk(2).indices[1])

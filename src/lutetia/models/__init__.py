@@ -5,7 +5,7 @@ from typing import TypeAlias
 from lutetia.models.building import KINDS as MODEL_KINDS
 from lutetia.models.building import Model
 from lutetia.models.cache import ModelCache
-from lutetia.models.chances import adds_chances, chances, log_chances
+from lutetia.models.chances import adds_chances, best_class, chances, log_chances
 from lutetia.models.classifier import DenseClassifier, LUTClassifier
 from lutetia.models.classifier_config import LAYERS as LAYER_KINDS
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer

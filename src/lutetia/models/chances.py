@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lutetia.models.tabular import Tabular
 
+ROUNDING = 2.0**-22  # of sums of shares: each is a multiple of 2**-24
 LEAST = torch.finfo(torch.float64).eps  # of a probability in a logarithm
 
 
@@ -16,12 +17,23 @@ def adds_chances(model: nn.Module) -> bool:
 
 
 def chances(model: nn.Module, scores: Tensor) -> Tensor:
-    """Scores [..., n_classes] of a model -> probabilities, float64; all alike where shares are all 0."""
+    """Scores [..., n_classes] of a model -> probabilities, float64; all alike where shares are all 0. Shares that differ from the
+    largest by no more than rounding does are equal to it: a third three times is a whole vote."""
     if not adds_chances(model):
         return scores.double().softmax(-1)
     scores = scores.double()
     total = scores.sum(-1, keepdim=True)
-    return torch.where(total > 0, scores / total, 1 / scores.shape[-1])
+    shares = torch.where(total > 0, scores / total, 1 / scores.shape[-1])
+    top = shares.amax(-1, keepdim=True)
+    near = shares >= top - ROUNDING
+    differs = (near & (shares < top)).any(-1, keepdim=True)
+    mean = (shares * near).sum(-1, keepdim=True) / near.sum(-1, keepdim=True)
+    return torch.where(near & differs, mean, shares)
+
+
+def best_class(model: nn.Module, scores: Tensor) -> Tensor:
+    """Scores [..., n_classes] -> the number of the most probable class, the first of several, int64 [...]."""
+    return (chances(model, scores) if adds_chances(model) else scores).argmax(-1)
 
 
 def log_chances(model: nn.Module, scores: Tensor) -> Tensor:

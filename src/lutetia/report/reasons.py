@@ -15,7 +15,17 @@ from lutetia import relevance
 from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.numbers import with_unit
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, adds_chances, as_floats, date_text, has_times
+from lutetia.models import (
+    Classifier,
+    LUTClassifier,
+    LUTTransformer,
+    Tabular,
+    adds_chances,
+    as_floats,
+    best_class,
+    date_text,
+    has_times,
+)
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead_seed
@@ -113,7 +123,7 @@ def decide(
     x = as_floats(model, x)
     with as_in_use(model), torch.no_grad():
         scores = model(x[None])[0]
-        prediction = int(scores.argmax())
+        prediction = int(best_class(model, scores))
         target = prediction if target is None else target
         check_range("target", target, 0, model.config.n_classes - 1)
     with as_in_use(model):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -14,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lutetia._shared.losses import LOSSES, OWN, Loss
 from lutetia.errors import check_choice
-from lutetia.models import Tabular, text_columns
+from lutetia.models import Tabular, best_class, text_columns
 from lutetia.sklearn.base import Array, TabularEstimator, probabilities
 from lutetia.sklearn.checks import check_params, monotone_columns
 from lutetia.training import (
@@ -190,7 +191,7 @@ class ClassifierTarget(ClassifierMixin):
     def predict(self, X: Any) -> Array:
         """The most probable class of each sample, [n]."""
         scores = self._scores(X)
-        return self.classes_[scores.argmax(1)]
+        return self.classes_[best_class(self.model_, torch.from_numpy(scores)).numpy()]
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, float64 [n, n_classes], in the order of `classes_`."""

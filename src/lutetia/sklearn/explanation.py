@@ -12,7 +12,7 @@ import torch
 from lutetia._shared.markup import Html, tag
 from lutetia._shared.numbers import short_number
 from lutetia.errors import check_choice
-from lutetia.models import Tabular, Votes
+from lutetia.models import Tabular, Votes, best_class
 from lutetia.report import (
     DEFAULT_RULE,
     RULES,
@@ -102,7 +102,7 @@ def explain_rows(
     given = torch.from_numpy(x)
     with torch.no_grad():
         scores = model(given)
-    targets = scores.argmax(1) if target is None else torch.full((len(x),), target)
+    targets = best_class(model, scores) if target is None else torch.full((len(x),), target)
     average = None
     if rule == SHAPLEY:
         values, base = attribute_from_average(model, given, targets, None if background is None else torch.from_numpy(background))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lutetia._shared.losses import Loss
-from lutetia.models import Tabular, log_chances
+from lutetia.models import Tabular, best_class, log_chances
 from lutetia.training.class_counts import class_report
 from lutetia.training.intervals import error_bound, half_widths
 from lutetia.training.ranking import measure_ranking
@@ -28,7 +28,7 @@ def measure(model: Tabular, x: Array, y: Array, weight: Array | None = None, que
     scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)])
     target = torch.from_numpy(y)
     losses = torch.nn.functional.nll_loss(log_chances(model, scores), target, reduction="none").numpy()
-    predicted = scores.argmax(1)
+    predicted = best_class(model, scores)
     names = model.metadata.get("classes", [str(number) for number in range(model.config.n_classes)])
     loss, accuracy = (float(np.average(each, weights=weight)) for each in (losses, (predicted == target).numpy()))
     return {"loss": loss, "accuracy": accuracy, **class_report(y, predicted.numpy(), names, weight)}
