@@ -42,7 +42,7 @@ from lutetia.models.building import KINDS
 from lutetia.models.texts import data_columns, text_columns, text_inputs
 from lutetia.models.windows import SignalColumn, SignalWindows, signal_windows
 from lutetia.nn import int8_tables
-from lutetia.precompute import Binary, Int, IOTable, LanguageHardware, c_files, integer_model
+from lutetia.precompute import Binary, Int, IntegerClassifier, IOTable, LanguageHardware, c_files, integer_model
 from lutetia.training import checkpoint, data, distributed, metrics, open_data, read_config
 from lutetia.training.config import DataConfig
 from lutetia.training.folder import RunFolder
@@ -159,7 +159,11 @@ def use_windows(model: models.Tabular) -> None:
     samples = windows.samples(np.linspace(-9, 9, windows.length * len(windows.signals)).reshape(windows.length, -1))
     model(torch.from_numpy(windows.inputs(samples, np.zeros(1, np.int64))))
     assert len(data_columns(model.metadata, model.n_columns)) == len(windows.signals)
-    assert len(c_files(integer_model(model))["signals.c"]) > 0
+    whole = integer_model(model)
+    assert isinstance(whole, IntegerClassifier)
+    assert len(c_files(whole)["signals.c"]) > 0
+    core = whole.emit_signals()
+    assert torch.equal(core.interpret(samples), core.answers(samples))
 
 
 def use_model(folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from loaders import patches
+from loaders import patches, windowed
 from torch import nn
 from wild import Made, Wild, small
 
@@ -73,6 +73,21 @@ def _patch_core(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "model": wild.one(patches(), *_classifiers()),
         "reuse": wild.one(1, 2),
         "images": wild.one(np.arange(128).reshape(2, 8, 8), torch.full((1, 64), 255)),
+    }
+
+
+def _signal_core(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(model: Any, recordings: Any) -> None:
+        whole = precompute.integer_model(model)
+        assert isinstance(whole, precompute.IntegerClassifier)
+        core = whole.emit_signals()
+        assert torch.equal(core.interpret(recordings), core.answers(recordings))
+        core.testbench(recordings, axi=bool(core.axi()))
+
+    samples = np.arange(60).reshape(30, 2) % 7
+    return use, {
+        "model": wild.one(windowed(), *_classifiers()),
+        "recordings": wild.one(samples, [samples, samples[:4], torch.full((9, 2), -5)]),
     }
 
 
@@ -188,6 +203,7 @@ CALLS: dict[str, Made] = {
     "IntegerTransformer": _integer_language,
     "LanguageHardware": _language_hardware,
     "PatchCore": _patch_core,
+    "SignalCore": _signal_core,
     "Stream": _stream,
     "TableData": _table_data,
     "gates_graph": _graph_of_gates,
