@@ -16,7 +16,7 @@ from lutetia import training
 from lutetia.cli.given_rows import given_rows
 from lutetia.cli.guard import UsageError
 from lutetia.errors import DataError, LutetiaError
-from lutetia.models import Model, Tabular, TextColumn, signal_windows, text_columns
+from lutetia.models import Model, Tabular, TextColumn, shapes_of, signal_windows, text_columns
 from lutetia.training import (
     Boosting,
     HeldRows,
@@ -163,7 +163,7 @@ def _open_run(checkpoint: Path, data: Path | None, metadata: Mapping[str, Any] =
 
     def opened(folder: Path) -> training.Data:
         if isinstance(wanted, TableConfig):
-            return open_table(wanted, folder, classes)[1]
+            return open_table(wanted, folder, classes, shapes=shapes_of(metadata))[1]
         return training.open_data(wanted, folder, classes)
 
     found = _first_opened([data] if data is not None else [*_recorded(place), Path(), place], opened)

@@ -30,7 +30,7 @@ from lutetia.cli.train_table import held_out_text, told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.cli.windows import labelled_windows
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config, text_columns
+from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config, shapes_of, text_columns
 from lutetia.training import (
     Config,
     Data,
@@ -139,7 +139,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
             raise ArgumentError(f"{checkpoint} does not say what it was trained on: lutetia evaluate {checkpoint} DATA.csv")
         place = request.folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
         config = as_fitted(make_table_config(tables, str(checkpoint)), model.metadata)
-        table, opened = open_table(config, place, model.metadata.get("classes", ()))
+        table, opened = open_table(config, place, model.metadata.get("classes", ()), shapes=shapes_of(model.metadata))
         split = _split(opened, request)
         part = opened.splits[split]
         assert isinstance(part, Samples)

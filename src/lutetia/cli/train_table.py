@@ -19,7 +19,7 @@ from lutetia.cli.class_lines import class_lines
 from lutetia.cli.data_warnings import alike_texts, data_warnings, rows_text
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
-from lutetia.cli.windows import show_windows, windows_file
+from lutetia.cli.windows import shapes_text, show_windows, windows_file
 from lutetia.errors import DataError
 from lutetia.training import (
     Data,
@@ -288,6 +288,8 @@ def show_table(summary: dict[str, Any]) -> None:
     )
     if "patches" in summary:
         screen.print(_patches_text(**summary["patches"]), soft_wrap=True)
+    if "shapes" in summary:
+        screen.print(shapes_text(**summary["shapes"]), soft_wrap=True)
     for each in summary.get("texts", ()):
         screen.print(_words_text(each), soft_wrap=True, markup=False)
     if summary["tables"] < summary.get("most_tables", 0):

@@ -60,6 +60,15 @@ def show_windows(config: TableConfig, read: WindowsRead) -> None:
     screen.print(f"  a new recording may differ more than the next minute of a known one{hint}", soft_wrap=True)
 
 
+def shapes_text(counts: int, trial: dict[str, Any] | None) -> str:
+    """How many shapes are counted in a window, and what a trial said of that."""
+    said = f"{counts:,} shapes are counted in each window" if counts else "no shapes are counted"
+    if trial is None:
+        return f"{said} (data.shapes)"
+    why = f"{trial['shapes']:.4f} with shapes, {trial['plain']:.4f} without, on {trial['rows']:,} windows"
+    return f"{said} (data.shapes): in a trial the loss was {why}"
+
+
 def read_windows(model: Classifier, path: Path) -> tuple[WindowRows, dict[str, Sequence[Any]]]:
     """The windows of a recording as a model takes them, and what is known of each besides."""
     windows, file = _opened(model, path)

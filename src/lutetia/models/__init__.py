@@ -30,6 +30,9 @@ from lutetia.models.readings import Reading, as_readings, parse_readings
 from lutetia.models.saving import FORMAT as MODEL_FORMAT
 from lutetia.models.saving import MANIFEST_FORMAT, in_run, load, read_config, save, verify
 from lutetia.models.saving import TENSORS as TENSORS_FILE
+from lutetia.models.signal_shapes import KERNELS as SHAPE_KERNELS
+from lutetia.models.signal_shapes import SAMPLES as SHAPE_SAMPLES
+from lutetia.models.signal_shapes import SignalShape, most_apart, shape_counts
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.models.tabular import LEAST_SPREAD, Tabular
 from lutetia.models.tabular_config import TabularConfig
@@ -52,8 +55,17 @@ from lutetia.models.values import value_columns
 from lutetia.models.votes import Votes, VotesClassifier
 from lutetia.models.votes_config import VotesConfig
 from lutetia.models.windows import KINDS as WINDOW_KINDS
+from lutetia.models.windows import Feature as SignalFeature
 from lutetia.models.windows import LONGEST as LONGEST_WINDOW
-from lutetia.models.windows import LONGEST_SIGNAL, SignalColumn, SignalWindows, feature_sums, signal_features, signal_windows
+from lutetia.models.windows import (
+    LONGEST_SIGNAL,
+    SignalColumn,
+    SignalWindows,
+    feature_sums,
+    shapes_of,
+    signal_features,
+    signal_windows,
+)
 from lutetia.models.windows import MOST_DECIMALS as MOST_SIGNAL_DECIMALS
 from lutetia.models.windows import SHORTEST as SHORTEST_WINDOW
 from lutetia.models.windows import Feature as SignalFeature

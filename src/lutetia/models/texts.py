@@ -378,7 +378,7 @@ class DataColumn(NamedTuple):
     name: str
     input: int | None
     text: TextColumn | None = None
-    signal: range | None = None  # the inputs
+    signal: tuple[int, ...] | None = None  # the inputs
 
     @property
     def inputs(self) -> list[int]:
@@ -392,9 +392,10 @@ def data_columns(metadata: Mapping[str, Any], n_inputs: int, by_signal: bool = T
     """The columns of the data that a model was trained on, in their order; other than its inputs where some are texts, or with
     `by_signal` where they are made of windows of signals."""
     if by_signal and "windows" in metadata:
-        signals = [signal["name"] for signal in metadata["windows"]["signals"]]
-        each = n_inputs // len(signals)
-        return [DataColumn(name, None, None, range(at * each, (at + 1) * each)) for at, name in enumerate(signals)]
+        names, shapes = [signal["name"] for signal in metadata["windows"]["signals"]], metadata["windows"].get("shapes", ())
+        n_plain = n_inputs - len(shapes)
+        owners = np.concatenate([np.arange(n_plain) * len(names) // n_plain, [own[0] for own in shapes]])
+        return [DataColumn(name, None, None, tuple(np.flatnonzero(owners == at).tolist())) for at, name in enumerate(names)]
     texts = text_columns(metadata)
     n_plain = min((each.first for each in texts), default=n_inputs)
     names = list(metadata.get("features", ())) or [f"x{number}" for number in range(n_inputs)]

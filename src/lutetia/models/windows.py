@@ -13,8 +13,10 @@ a name says what it is in the signal's own unit: a sum is divided by how many sa
     mean of part p           the same of an eighth of the window, p = 1 to 8, which begins at floor((p - 1) n / 8)
     part p above the mean    the sum of d there, over its samples
     change in quarter p      sum of |x[t + 1] - x[t]| within a quarter, over its samples less one; and its range
+    share of a shape         the places where it is, over all where it fits: see `lutetia.models.signal_shapes`
 
-The set was chosen on recordings of a watch and five small sets of series: see docs/notes/windows.md.
+A model names the shapes that it counts. The rest was chosen on recordings of a watch and five small sets of series: see
+docs/notes/windows.md.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from lutetia.errors import ArgumentError, check_int, fail
+from lutetia.models.signal_shapes import SignalShape, check_shapes, shape_counts
 
 Array = np.ndarray[Any, Any]
 SHORTEST, LONGEST = 8, 1 << 14  # samples of a window: an eighth has one, and sums of 16-bit samples fit 32 bits
@@ -37,13 +40,13 @@ EIGHTHS, QUARTERS, MOST_LAGS = 8, 4, 7
 AT_ONCE = 1 << 22  # samples
 KINDS = (
     "mean", "minimum", "maximum", "range", "deviation", "crossings", "change", "agreement", "place of the maximum",
-    "place of the minimum", "part", "part above", "quarter change", "quarter range",
+    "place of the minimum", "part", "part above", "quarter change", "quarter range", "shape",
 )  # fmt: skip
 
 
 class Feature(NamedTuple):
-    """What is made of a window of one signal: one of `KINDS`, its lag or the number of its part from 0, what it is called, how
-    many samples its sum is divided by, and whether it has the unit of the signal."""
+    """What is made of a window of one signal: one of `KINDS`; its lag, or the number of its part or its shape from 0; what it
+    is called; how many samples its sum is divided by; and whether it has the unit of the signal."""
 
     kind: str
     at: int
@@ -127,13 +130,14 @@ class SignalColumn:
 @dataclass(frozen=True)
 class SignalWindows:
     """Windows of `length` samples of so many `bits`, of which one begins every `step`; `series` is the column that names
-    recordings, where there is one: a window lies in one of them."""
+    recordings, where there is one: a window lies in one of them. Some `shapes` are counted."""
 
     length: int
     step: int
     signals: tuple[SignalColumn, ...]
     bits: int = 16
     series: str | None = None
+    shapes: tuple[SignalShape, ...] = ()
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -142,18 +146,27 @@ class SignalWindows:
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """What is made of each signal."""
+        """What is made of each signal, its shapes aside."""
         return signal_features(self.length)
+
+    @property
+    def columns(self) -> list[tuple[int, Feature]]:
+        """The inputs: the number of a signal, and what is made of it; the shapes are the last."""
+        plain = [(signal, feature) for signal in range(len(self.signals)) for feature in self.features]
+        return plain + [(own.signal, self._counted(number)) for number, own in enumerate(self.shapes)]
+
+    def _counted(self, number: int) -> Feature:
+        own = self.shapes[number]
+        return Feature("shape", number, own.title(self.signals[own.signal].decimals), own.places(self.length), False)
 
     @property
     def titles(self) -> list[str]:
         """The names of all inputs: "accel_x: range"."""
-        return [f"{signal.name}: {feature.title}" for signal in self.signals for feature in self.features]
+        return [f"{self.signals[signal].name}: {feature.title}" for signal, feature in self.columns]
 
-    def divisor(self, signal: int, feature: int) -> float:
+    def divisor(self, signal: int, feature: Feature) -> float:
         """What the whole number of an input is divided by to be in the unit of its signal."""
-        own = self.features[feature]
-        return float(own.n_samples * 10 ** self.signals[signal].decimals if own.has_unit else own.n_samples)
+        return float(feature.n_samples * 10 ** self.signals[signal].decimals if feature.has_unit else feature.n_samples)
 
     def samples(self, values: Array) -> Array:
         """Values float64 [rows, signals], all finite, as samples, int64 [rows, signals]: the nearest whole numbers."""
@@ -163,20 +176,25 @@ class SignalWindows:
 
     def inputs(self, samples: Array, starts: Array) -> Array:
         """Samples int64 [rows, signals] -> the inputs of the windows that begin at some rows, float64 [n, inputs]."""
-        found = np.empty((len(starts), len(self.signals) * len(self.features)))
-        divisors = np.array([[self.divisor(s, f) for f in range(len(self.features))] for s in range(len(self.signals))])
+        columns, n_plain = self.columns, len(self.signals) * len(self.features)
+        found = np.empty((len(starts), len(columns)))
+        divisors = np.array([self.divisor(*column) for column in columns])
         if not len(starts):
             return found
+        if self.shapes:
+            found[:, n_plain:] = shape_counts(samples, starts, self.shapes, self.length) / divisors[n_plain:]
         every = sliding_window_view(samples, self.length, axis=0)  # [rows, signals, length]
         at_once = max(1, AT_ONCE // (self.length * len(self.signals)))
         for begin in range(0, len(starts), at_once):
             sums = feature_sums(np.ascontiguousarray(every[starts[begin : begin + at_once]]))
-            found[begin : begin + at_once] = (sums / divisors).reshape(len(sums), -1)
+            found[begin : begin + at_once, :n_plain] = sums.reshape(len(sums), -1) / divisors[:n_plain]
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """As metadata holds it."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        known = {key: value for key, value in asdict(self).items() if value is not None}
+        shapes = [list(own) for own in known.pop("shapes")]
+        return known | ({"shapes": shapes} if shapes else {})
 
 
 def signal_windows(metadata: Mapping[str, Any]) -> SignalWindows | None:
@@ -185,14 +203,22 @@ def signal_windows(metadata: Mapping[str, Any]) -> SignalWindows | None:
     if known is None:
         return None
     signals = tuple(SignalColumn(**signal) for signal in known["signals"])
-    return SignalWindows(known["length"], known["step"], signals, known["bits"], known.get("series"))
+    shapes = tuple(SignalShape(*own) for own in known.get("shapes", ()))
+    return SignalWindows(known["length"], known["step"], signals, known["bits"], known.get("series"), shapes)
+
+
+def shapes_of(metadata: Mapping[str, Any]) -> tuple[SignalShape, ...]:
+    """The shapes that a model counts; none of one that takes rows."""
+    windows = signal_windows(metadata)
+    return () if windows is None else windows.shapes
 
 
 def check_signal_windows(known: object, features: Sequence[str], n_inputs: int | None) -> None:
     """Refuse what a file says of windows where it does not fit the inputs of its model, or is no such thing."""
     needed = {"length", "step", "bits", "signals"}
-    if not isinstance(known, Mapping) or not needed <= set(known) <= needed | {"series"}:
-        fail("metadata.windows", known, "length, step, bits and signals, and where they have names the column of series")
+    if not isinstance(known, Mapping) or not needed <= set(known) <= needed | {"series", "shapes"}:
+        told = "length, step, bits and signals, and where there are any the column of series, and shapes"
+        fail("metadata.windows", known, told)
     check_int("metadata.windows.length", known["length"], SHORTEST, LONGEST)
     check_int("metadata.windows.step", known["step"], 1)
     if type(known["bits"]) is not int or known["bits"] not in BITS:
@@ -209,6 +235,8 @@ def check_signal_windows(known: object, features: Sequence[str], n_inputs: int |
     names = [signal["name"] for signal in signals]
     if len(set(names)) < len(names) or series in names:
         fail("metadata.windows.signals", names, "a name of its own for each signal")
+    if "shapes" in known:
+        check_shapes(known["shapes"], len(names), known["length"], known["bits"])
     windows = signal_windows({"windows": known})
     assert windows is not None
     if list(features) != windows.titles or len(features) != n_inputs:

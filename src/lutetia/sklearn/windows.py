@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from lutetia.errors import DataError
@@ -15,16 +18,19 @@ from lutetia.models import (
     LONGEST_SIGNAL,
     LONGEST_WINDOW,
     MOST_SIGNAL_DECIMALS,
+    SHAPE_SAMPLES,
     SHORTEST_WINDOW,
     SignalWindows,
     Tabular,
     load,
+    most_apart,
     signal_windows,
 )
 from lutetia.sklearn.columns import is_frame, is_missing
-from lutetia.training import make_signal
+from lutetia.training import Boosting, LabelledWindows, ShapeTrial, Split, choose_shapes, make_signal, try_shapes
 
 Array = np.ndarray[Any, Any]
+BLOCKS, ENOUGH_IN_BLOCKS = 20, 500  # of windows that follow each other and may overlap, in a trial of so many or more
 
 
 class CutWindows(NamedTuple):
@@ -70,15 +76,25 @@ def cut_windows(X: Any, length: int, step: int | None = None, *, y: Any = None, 
 class WindowFeatures(TransformerMixin, BaseEstimator):
     """Columns for an estimator from windows of signals X [n, channels, length], such as `cut_windows` gives: of each channel its
     mean, range, changes, crossings and the like, 37 to 45 numbers by the length, as `lutetia train` with data.window makes them.
+    With `shapes` fit also chooses up to 200 shapes, of which transform says how often they are in a window: "auto" asks a trial
+    on the labels y whether they help, and without labels has none.
 
     `decimals` are the decimal places that a sample keeps, a number or one for each channel; by default those that the data of fit
-    needs, at 16 bits a sample. `signals` names the channels; x0, x1, .. by default. `windows_` says how columns are made.
+    needs, at 16 bits a sample. `signals` names the channels; x0, x1, .. by default. `windows_` says how columns are made, `trial_`
+    what the trial said.
     """
 
     windows_: SignalWindows
+    trial_: ShapeTrial | None
 
-    def __init__(self, *, decimals: int | Sequence[int] | None = None, signals: Sequence[str] | None = None) -> None:
-        self.decimals, self.signals = decimals, signals
+    def __init__(
+        self,
+        *,
+        decimals: int | Sequence[int] | None = None,
+        signals: Sequence[str] | None = None,
+        shapes: str | bool = "auto",
+    ) -> None:
+        self.decimals, self.signals, self.shapes = decimals, signals, shapes
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -86,8 +102,11 @@ class WindowFeatures(TransformerMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn how long windows are and how fine their samples, of X [n, channels, length]."""
+        """Learn how long windows are and how fine their samples, of X [n, channels, length]; and by the labels or numbers y [n]
+        which shapes to count."""
         x = self._checked(X)
+        if not (isinstance(self.shapes, bool) or self.shapes == "auto"):
+            raise ValueError(f"shapes is {self.shapes!r}, expected 'auto', True or False")
         _check_length("the length of windows", x.shape[2])
         names = [f"x{number}" for number in range(x.shape[1])] if self.signals is None else list(self.signals)
         is_named = all(isinstance(name, str) and name.strip() and len(name) <= LONGEST_SIGNAL for name in names)
@@ -100,17 +119,49 @@ class WindowFeatures(TransformerMixin, BaseEstimator):
             raise ValueError(str(error)) from error
         signals, bits = zip(*made, strict=True)
         self.windows_ = SignalWindows(x.shape[2], max(1, x.shape[2] // 2), signals, max(bits))
+        self.trial_ = None
+        if self.shapes is True or (self.shapes and y is not None):
+            self._choose_shapes(x, y)
         return self
 
+    def _choose_shapes(self, x: Array, y: Any) -> None:
+        """Count shapes, if they are wanted or help."""
+        if y is None:
+            raise ValueError("shapes is True and y is None, expected labels or numbers, by which shapes are chosen")
+        if not most_apart(x.shape[2]):
+            if self.shapes is True:
+                raise ValueError(f"shapes is True and windows have {x.shape[2]} samples, expected {SHAPE_SAMPLES} or more")
+            return
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(x, y)
+        is_number = type_of_target(y) == "continuous"
+        classes, numbers = np.unique(y, return_inverse=True)
+        split = Split("groups", np.arange(len(y)) * BLOCKS // len(y)) if len(y) >= ENOUGH_IN_BLOCKS else Split()
+        given = LabelledWindows(
+            self.windows_,
+            self._samples(x),
+            np.arange(len(x)) * x.shape[2],
+            y.astype(np.float64) if is_number else numbers,
+            1 if is_number else max(2, len(classes)),
+            split,
+        )
+        if self.shapes == "auto":
+            self.trial_ = try_shapes(given, Boosting(n_anchors=2, pairs=0.0))
+        if self.shapes is True or (self.trial_ is not None and self.trial_.gains):
+            self.windows_ = replace(self.windows_, shapes=choose_shapes(given))
+
+    def _samples(self, x: Array) -> Array:
+        """Windows one after another, as samples int64 [rows, channels]."""
+        return self.windows_.samples(np.ascontiguousarray(x.transpose(0, 2, 1)).reshape(-1, x.shape[1]))
+
     def transform(self, X: Any) -> Array:
-        """Windows [n, channels, length] -> columns, float64 [n, channels * features]."""
+        """Windows [n, channels, length] -> columns, float64 [n, channels * features + shapes]."""
         check_is_fitted(self, "windows_")
         x, windows = self._checked(X), self.windows_
         if x.shape[1:] != (len(windows.signals), windows.length):
             shape = [len(windows.signals), windows.length]
             raise ValueError(f"X has windows of the shape {list(x.shape[1:])}, expected {shape}, as in fit")
-        samples = windows.samples(np.ascontiguousarray(x.transpose(0, 2, 1)).reshape(-1, x.shape[1]))
-        return windows.inputs(samples, np.arange(len(x)) * windows.length)
+        return windows.inputs(self._samples(x), np.arange(len(x)) * windows.length)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """The names of the columns: "accel_x: range"."""
@@ -136,8 +187,9 @@ class WindowFeatures(TransformerMixin, BaseEstimator):
         windows = signal_windows(load(path, expected=Tabular).metadata)
         if windows is None:
             raise DataError(f"{path} holds a model of rows, expected one of windows of signals")
-        made = cls(decimals=[each.decimals for each in windows.signals], signals=[each.name for each in windows.signals])
-        made.windows_ = windows
+        names = [each.name for each in windows.signals]
+        made = cls(decimals=[each.decimals for each in windows.signals], signals=names, shapes=bool(windows.shapes))
+        made.windows_, made.trial_ = windows, None
         return made
 
     def _checked(self, X: Any) -> Array:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lutetia.training.shaping import Shaping
     from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
+    from lutetia.training.signal_shapes import LabelledWindows, ShapeTrial, choose_shapes, try_shapes
     from lutetia.training.splits import Split
     from lutetia.training.table_checks import check_fit
     from lutetia.training.table_files import KINDS as TABLE_KINDS
@@ -130,6 +131,7 @@ __getattr__, __dir__ = lazy_door(
         "row_columns": "read_weights",
         "run": "train",
         "shaping": "Shaping",
+        "signal_shapes": "LabelledWindows ShapeTrial choose_shapes try_shapes",
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
         "window_example": "HeldRows held_rows",

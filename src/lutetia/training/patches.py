@@ -57,7 +57,7 @@ def choose_patches(rows: TabularRows, shape: Shape, seed: int, threads: int = 1)
     random = np.random.default_rng(seed)
     kept = np.flatnonzero(rows.weight > 0)
     some = kept[:: -(-len(kept) // MOST_SCORED) or 1]
-    x, groups = rows.x[some], _groups(rows.y[some], shape.n_classes)
+    x, groups = rows.x[some], groups_of(rows.y[some], shape.n_classes)
     patches = Patches(shape.input_shape, N_DETECTORS, N_PAIRS, N_COUNTS)
     patches.span.copy_(torch.tensor(_span(rows.x)))
     levels = patches.levels(x[random.choice(len(x), min(LOOKED_AT, len(x)), replace=False)])
@@ -80,7 +80,7 @@ def _span(x: Array) -> tuple[float, float]:
     return (0.0, 1.0) if 0 <= low <= high <= 1 or low == high else (low, high)
 
 
-def _groups(y: Array, n_classes: int) -> Array:
+def groups_of(y: Array, n_classes: int) -> Array:
     """Classes, or numbers cut into as many parts: int64 [n]."""
     if n_classes > 1:
         return y.astype(np.int64)
@@ -111,7 +111,7 @@ def _best_counts(patches: Patches, detector: int, x: Array, groups: Array, threa
         each[detector : detector + 1] for each in (patches.pairs, patches.plane, patches.threshold)
     )
     alone.counted, alone.span = all_counts(N_PAIRS), patches.span
-    differ = _between(np.sqrt(alone.counts(x, threads)), groups)
+    differ = between(np.sqrt(alone.counts(x, threads)), groups)
     best = np.sort(np.argsort(-differ, kind="stable")[:COUNTS_EACH])
     chosen = alone.counted[torch.from_numpy(best)].clone()
     chosen[:, 0] = detector
@@ -124,7 +124,7 @@ def all_counts(n_pairs: int) -> torch.Tensor:
     return torch.stack([torch.zeros_like(numbers), numbers // 21, numbers % 21], 1)
 
 
-def _between(values: Array, groups: Array) -> Array:
+def between(values: Array, groups: Array) -> Array:
     """The variance of columns between groups over that within them: values [n, m], groups int64 [n] -> [m]."""
     sizes = np.bincount(groups)
     sums = np.eye(len(sizes))[:, groups] @ values
@@ -148,12 +148,13 @@ def try_patches(rows: TabularRows, shape: Shape, settings: Boosting, each: Each 
     losses = []
     for used in (False, True):
         model, _ = fit_tabular(own, shape, replace(plain, patches=used), each=each)
-        losses.append(_loss(model, held))
+        losses.append(mean_loss(model, held))
     return PatchTrial(len(held.y), *losses)
 
 
 @torch.no_grad()
-def _loss(model: Tabular, held: TabularRows) -> float:
+def mean_loss(model: Tabular, held: TabularRows) -> float:
+    """The loss of a model on rows that it has not seen."""
     x = torch.from_numpy(held.x.reshape(-1, *model.config.input_shape))
     if model.is_regression:
         return float(model.loss.mean(model.numbers(x).numpy(), held.y))

@@ -9,6 +9,7 @@ import numpy as np
 from lutetia._shared.losses import Loss
 from lutetia._shared.rankings import check_relevance
 from lutetia.errors import ArgumentError, DataError, did_you_mean
+from lutetia.models import SHAPE_SAMPLES, most_apart
 from lutetia.training.patches import can_have_patches
 from lutetia.training.table_files import LearningTable, task_of
 
@@ -26,6 +27,14 @@ def check_fit(config: TableConfig, table: LearningTable) -> None:
     if config.data.patches and not can_have_patches(table.input_shape):
         told = f"{config.data.path} holds no images, or too small ones"
         raise DataError(f"data.patches is {config.data.patches!r}, expected false: {told}")
+    if config.data.shapes and table.windows is None:
+        raise DataError(
+            f"data.shapes is {config.data.shapes!r}, expected false without data.window: shapes are counted in windows"
+        )
+    if config.data.shapes is True and not most_apart(config.data.window or 0):
+        raise DataError(
+            f"data.shapes is true with data.window={config.data.window}, expected windows of {SHAPE_SAMPLES} rows or more"
+        )
     _check_monotone(config, table)
 
 

@@ -27,7 +27,7 @@ from lutetia.errors import DataError
 from lutetia.files import write_atomically
 from lutetia.models import LONGEST_WINDOW as LONGEST
 from lutetia.models import SHORTEST_WINDOW as SHORTEST
-from lutetia.models import UNKNOWN, Tabular, TextColumn, save, text_columns
+from lutetia.models import UNKNOWN, SignalShape, Tabular, TextColumn, save, text_columns
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_among
@@ -38,6 +38,7 @@ from lutetia.training.patches import N_COUNTS, PatchTrial, can_have_patches
 from lutetia.training.ranges import describe_columns
 from lutetia.training.row_columns import RowColumns
 from lutetia.training.schema import Origin, build, option
+from lutetia.training.shape_run import shapes_told, with_shapes
 from lutetia.training.shifts import moves
 from lutetia.training.splits import SPLITS
 from lutetia.training.table_checks import check_fit
@@ -97,6 +98,7 @@ class TableSettings:
     step: int | None = option(None, low=1)  # rows from the beginning of a window to that of the next; half a window by default
     series: str | None = None  # the column that names recordings
     signals: dict[str, int] = field(default_factory=dict)  # the columns of signals, and the decimal places of each
+    shapes: str | bool | None = option(None, choices=("auto", True, False))  # of signals: whether shapes are counted
 
     @property
     def images(self) -> ImageSettings:
@@ -176,15 +178,19 @@ def make_table_config(tables: Mapping[str, Any], name: str, overridden: Collecti
 
 
 def open_table(
-    config: TableConfig, folder: Path, classes: Sequence[str] = (), file: TableFile | None = None
+    config: TableConfig,
+    folder: Path,
+    classes: Sequence[str] = (),
+    file: TableFile | None = None,
+    shapes: tuple[SignalShape, ...] = (),
 ) -> tuple[LearningTable, Data]:
-    """The table, and its rows in the splits "train" and "test"; `classes` are those of a model, in its order. A `file` that was
-    read is not read again."""
+    """The table, and its rows in the splits "train" and "test"; `classes` are those of a model, in its order, and `shapes` those
+    that it counts in windows of signals. A `file` that was read is not read again."""
     path = folder / config.data.path
     wanted = config.data
     file = read_table_file(path, wanted.images, wanted.skip_unusable) if file is None else file
     file = _colours_first(file) if wanted.colour_last else file
-    table = window_table(file, wanted) if wanted.window else make_table(file, wanted.target, wanted.task, wanted.reading)
+    table = window_table(file, wanted, shapes) if wanted.window else make_table(file, wanted.target, wanted.task, wanted.reading)
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
     names = Names(table.classes, table.features)
@@ -218,9 +224,9 @@ def train_table(
 
 
 def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, opened: tuple[LearningTable, Data]) -> dict[str, Any]:
-    table, data = opened
-    check_fit(config, table)
+    check_fit(config, opened[0])
     begun = time.perf_counter()
+    (table, data), tried = with_shapes(config, opened, each)
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
     rows = learning_rows(samples)
@@ -239,7 +245,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "tables": len(fitted.anchors),
         "balanced": config.fit.balanced,
         **_patches_told(model, trial),
-        **({} if table.windows is None else {"windows": table.windows.told}),
+        **({} if table.windows is None else {"windows": table.windows.told} | shapes_told(table.windows, tried)),
         **({"texts": _texts_told(texts, table.classes)} if texts else {}),
         **({} if table.classes else {"fit_loss": config.boosting().loss, "quantile": config.fit.quantile}),
         "monotone": config.fit.monotone,

@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lutetia.models import most_apart
 from lutetia.training.columns import missing_words
 from lutetia.training.config import override
 from lutetia.training.table_files import TableFile, find_target, task_of
 from lutetia.training.table_run import TableConfig, guess_fit, make_table_config
 from lutetia.training.windows import window_table
+
+N_TABLES, N_ANCHORS = 1500, 2  # of classes
 
 
 def guess_windows(path: Path, file: TableFile, target: str | None, task: str | None, settings: list[str]) -> TableConfig:
@@ -31,6 +34,10 @@ def guess_windows(path: Path, file: TableFile, target: str | None, task: str | N
         task=task_of(table),
         step=windows.step,
         signals={signal.name: signal.decimals for signal in windows.signals},
+        shapes=given.shapes if given.shapes is not None or not most_apart(windows.length) else "auto",
     )
+    fit = guess_fit(wanted, table)
+    if table.classes:  # with shapes 87.4% were right, and 85.6% by 500 tables of 64 rows, which are larger
+        fit = replace(fit, n_tables=N_TABLES, n_anchors=N_ANCHORS)
     # Two features compared by rank are no reason that reads well, and C needs all edges of both: 94.2% were right either way.
-    return TableConfig(wanted, replace(guess_fit(wanted, table), pairs=0.0))
+    return TableConfig(wanted, replace(fit, pairs=0.0))

@@ -17,7 +17,7 @@ import numpy as np
 
 from lutetia._shared.numbers import short_number
 from lutetia.errors import DataError, did_you_mean
-from lutetia.models import LONGEST_SIGNAL, SignalColumn, SignalWindows
+from lutetia.models import LONGEST_SIGNAL, SignalColumn, SignalShape, SignalWindows
 from lutetia.models import MOST_SIGNAL_DECIMALS as MOST_DECIMALS
 from lutetia.training.columns import AS_ASKED, is_missing, number_of, plain_numbers, row_name, shown_text, text_of, without_words
 from lutetia.training.ranges import decimals_of
@@ -50,13 +50,14 @@ class WindowCounts:
 @dataclass(frozen=True, eq=False)
 class WindowsRead:
     """The windows of a table of data: how they are made, what they were made of, the ends of each signal, and what is held out
-    together, "groups" by a column or "blocks" of some rows, and why not by recordings; the rows where windows and recordings
-    begin, int64 [n] each."""
+    together, "groups" by a column or "blocks" of some rows, and why not by recordings. The samples int64 [rows, signals], and the
+    rows where windows and recordings begin, int64 [n] each."""
 
     windows: SignalWindows
     counts: WindowCounts
     ends: list[tuple[float, float]]
     held: tuple[str, str]
+    samples: Array
     starts: Array
     begins: Array
     why: str = ""
@@ -116,8 +117,8 @@ def window_labels(file: TableFile, target: str, windows: SignalWindows, rows: Wi
     return [None if math.isnan(mean) else mean for mean in means.tolist()]
 
 
-def window_table(file: TableFile, wanted: TableSettings) -> LearningTable:
-    """The windows of a file as samples to learn from, parted by recordings or blocks."""
+def window_table(file: TableFile, wanted: TableSettings, shapes: tuple[SignalShape, ...] = ()) -> LearningTable:
+    """The windows of a file as samples to learn from, parted by recordings or blocks; in which some shapes are counted."""
     _refuse_settings(file.path, wanted)
     name = find_target(file, wanted.target)
     named = {"data.series": wanted.series, "data.split_by": wanted.split_by}
@@ -136,7 +137,7 @@ def window_table(file: TableFile, wanted: TableSettings) -> LearningTable:
         *(make_signal(name, own, places) for (name, places), own in zip(signals.items(), values.T, strict=True)), strict=True
     )
     length = wanted.window or 0
-    windows = SignalWindows(length, wanted.step or max(1, length // 2), columns, max(bits), wanted.series)
+    windows = SignalWindows(length, wanted.step or max(1, length // 2), columns, max(bits), wanted.series, shapes)
     task = wanted.task or _guessed_task(file, name)
     held, why, key = _held_together(file, replace(wanted, task=task), name, begins, length)
     starts = _starts(begins, len(values), windows)
@@ -158,12 +159,13 @@ def window_table(file: TableFile, wanted: TableSettings) -> LearningTable:
         [label for label, own in zip(labels, kept, strict=True) if own], task, f"{file.path}, column {name!r}"
     )
     starts = rows.starts[kept]
-    x = windows.inputs(windows.samples(np.nan_to_num(values)), starts)
+    samples = windows.samples(np.nan_to_num(values))
+    x = windows.inputs(samples, starts)
     short = np.diff([*begins.tolist(), len(values)]) < length
     counts = WindowCounts(len(starts), len(begins), int((~kept).sum()), int(lacking.sum()), int(short.sum()))
     ends = list(zip(np.nanmin(values, 0).tolist(), np.nanmax(values, 0).tolist(), strict=True))
     split = Split("latest" if wanted.split == "latest" else "groups", key[starts])
-    read = WindowsRead(windows, counts, ends, held, starts, begins, why)
+    read = WindowsRead(windows, counts, ends, held, samples, starts, begins, why)
     return LearningTable(x, y, windows.titles, classes, {}, left_out, x.shape[1:], split=split, windows=read)
 
 

@@ -6,12 +6,13 @@ All is in whole numbers: an edge of an input, a number in the unit of its signal
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from lutetia.errors import fail
-from lutetia.models import WINDOW_KINDS, SignalWindows, signal_windows
+from lutetia.models import SHAPE_KERNELS, WINDOW_KINDS, SignalShape, SignalWindows, signal_windows
 from lutetia.precompute.integer.c_columns import asked_edges, double, unit_text, words_for_no_value
 from lutetia.precompute.integer.c_text import array, define, n_bytes, source, strings, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier
@@ -73,7 +74,8 @@ def windows_files(model: IntegerClassifier) -> dict[str, str]:
     program = "".join([
         about, '#include "signals.h"\n\n',
         f"typedef {sample} sample_t;\ntypedef {total} total_t; /* of the samples of a window */\n\nenum {{ {kinds} }};\n",
-        "/* Of each input its signal, what is made of it, and the lag or the part; where its edges begin. */\n",
+        define(LUTETIA_SHAPES=len(parts["APART"])) if "APART" in parts else "",
+        "/* Of each input its signal, what is made of it, and the lag, the part or the shape; where its edges begin. */\n",
         *(array(name, values, total if name == "EDGE" else None) for name, values in parts.items()),
         f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{strings(classes)}}};\n",
         source("windows.c"),
@@ -102,12 +104,16 @@ def windows_memory(model: IntegerClassifier) -> dict[str, int]:
 
 
 def _parts(model: IntegerClassifier, windows: SignalWindows) -> dict[str, Array]:
-    """SIGNAL, KIND, NUMBER [n_inputs], START [n_inputs + 1], CODE and EDGE: the code of an input above each of its edges."""
-    asked, each, source_of = asked_edges(model), len(windows.features), model.model.encoding.source.tolist()
-    if not all(0 <= column < each * len(windows.signals) for column in source_of):
-        fail("encoding.source", source_of, f"columns from 0 to {each * len(windows.signals) - 1}")
-    places = [divmod(column, each) for column in source_of]
-    features = [windows.features[feature] for _, feature in places]
+    """SIGNAL, KIND, NUMBER [n_inputs], START [n_inputs + 1], CODE and EDGE: the code of an input above each of its edges. Where
+    shapes are asked for RAISED [n_shapes, 3], APART and ABOVE, too: the three samples of each, how far its nine are apart, and
+    what their sum is above."""
+    asked, columns, source_of = asked_edges(model), windows.columns, model.model.encoding.source.tolist()
+    if not all(0 <= column < len(columns) for column in source_of):
+        fail("encoding.source", source_of, f"columns from 0 to {len(columns) - 1}")
+    places = [columns[column] for column in source_of]
+    features = [feature for _, feature in places]
+    shapes = sorted({each.at for each, (codes, _) in zip(features, asked, strict=True) if each.kind == "shape" and len(codes)})
+    number_of = {each: number for number, each in enumerate(shapes)}
     edges = [
         whole_edge(edge, windows.divisor(*place), 2 * windows.bits)
         for place, (_, own) in zip(places, asked, strict=True)
@@ -116,10 +122,19 @@ def _parts(model: IntegerClassifier, windows: SignalWindows) -> dict[str, Array]
     return {
         "SIGNAL": np.array([signal for signal, _ in places]),
         "KIND": np.array([WINDOW_KINDS.index(feature.kind) for feature in features]),
-        "NUMBER": np.array([feature.at for feature in features]),
+        "NUMBER": np.array([number_of.get(each.at, 0) if each.kind == "shape" else each.at for each in features]),
         "START": np.cumsum([0, *(len(codes) for codes, _ in asked)]),
         "CODE": np.concatenate([codes for codes, _ in asked]),
         "EDGE": np.array(edges, np.int64),
+        **(_shape_parts([windows.shapes[number] for number in shapes]) if shapes else {}),
+    }
+
+
+def _shape_parts(shapes: Sequence[SignalShape]) -> dict[str, Array]:
+    return {
+        "RAISED": np.array([SHAPE_KERNELS[own.kernel] for own in shapes]) * np.array([[own.apart] for own in shapes]),
+        "APART": np.array([own.apart for own in shapes]),
+        "ABOVE": np.array([own.above for own in shapes]),
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lutetia.errors import ArgumentError
-from lutetia.models import SignalWindows
+from lutetia.models import SignalFeature, SignalWindows
 from lutetia.precompute.integer.c_windows import whole_edge, windows_of
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.integer.core_program import (
@@ -68,7 +68,8 @@ def pass_of(kind: str, at: int, length: int) -> Pass:
         begin, end = _part(length, 4, at)
         return Pass(FROM_OTHER, SUM, begin + 1, end - begin - 1, 1)
     if kind not in parts:
-        raise ArgumentError(f"the model asks for {kind!r} of its signals, which no core makes: --target c")
+        told = "no core makes: --target c, or train with --set data.shapes=false"
+        raise ArgumentError(f"the model asks for a {kind} of its signals, which {told}")
     take, give, count = parts[kind]
     begin, end = _part(length, count, at)
     return Pass(take, give, begin, end - begin)
@@ -112,7 +113,8 @@ def signal_program(model: IntegerClassifier) -> SignalProgram:
     inputs = compared_inputs(stage, _whole_edges(model, windows, total_bits))
     source = model.model.encoding.source.tolist()
     order = sorted(inputs, key=lambda number: (source[number], number))
-    passes = [*_passes(windows, [(number, *divmod(source[number], len(windows.features))) for number in order], inputs)]
+    columns = windows.columns
+    passes = [*_passes(windows, [(number, *columns[source[number]]) for number in order], inputs)]
     place_bits = bits_for(length + min(SPARE, windows.step - 1))
     made = MemoryWords()
     fields = {
@@ -136,12 +138,11 @@ def signal_program(model: IntegerClassifier) -> SignalProgram:
     return SignalProgram(whole, made.words, made.fields, stage.bias.tolist(), windows)
 
 
-def _passes(windows: SignalWindows, asked: list[tuple[int, int, int]], inputs: dict[int, Compared]) -> Iterator[tuple[int, ...]]:
+def _passes(windows: SignalWindows, asked: list[tuple[int, int, SignalFeature]], inputs: dict[int, Compared]) -> Iterator[tuple[int, ...]]:
     """The words of the passes, without whether one is the last: of each input that is asked its number, signal and feature. The
     mean of a signal comes first, where something needs it."""
-    features, known = windows.features, -1
-    for number, signal, feature in asked:
-        own = features[feature]
+    known = -1
+    for number, signal, own in asked:
         one = pass_of(own.kind, own.at, windows.length)
         needs_mean = one.take in (ABOVE, FROM_MEAN, SAME_SIDE, OTHER_SIDE)
         is_mean = own.kind == "mean"
@@ -154,8 +155,8 @@ def _passes(windows: SignalWindows, asked: list[tuple[int, int, int]], inputs: d
 
 def _whole_edges(model: IntegerClassifier, windows: SignalWindows, bits: int) -> list[Array]:
     """All edges of each input as whole numbers of so many bits: its code is one more than the number of them that it is above."""
-    encoding, found = model.model.encoding, []
+    encoding, columns, found = model.model.encoding, windows.columns, []
     for row, column in zip(encoding.edges.cpu().numpy(), encoding.source.tolist(), strict=True):
-        divisor = windows.divisor(*divmod(column, len(windows.features)))
+        divisor = windows.divisor(*columns[column])
         found.append(np.array([whole_edge(edge, divisor, bits) for edge in row[np.isfinite(row)].tolist()], np.int64))
     return found

@@ -62,7 +62,29 @@ static total_t range(int signal, int begin, int end)
     return at(place(signal, begin, end, 1), signal) - at(place(signal, begin, end, 0), signal);
 }
 
-/* What is made of a signal: one of the kinds of signals.h, whose lag or part is `number`; `mean` is rounded down. */
+#ifdef LUTETIA_SHAPES
+/* At how many places three of nine samples are above the six others: three times their sum, less that of all nine, is above a
+ * constant. One place and the place `apart` after it share eight of the nine. */
+static total_t count_shape(int number, int signal)
+{
+    int apart_by = APART[number], places = LUTETIA_WINDOW - 8 * apart_by, first, t;
+    total_t count = 0;
+    for (first = 0; first < apart_by && first < places; first++) {
+        total_t nine = 0;
+        for (t = first; t <= first + 8 * apart_by; t += apart_by)
+            nine += at(t, signal);
+        for (t = first; t < places; t += apart_by) {
+            total_t three = at(t + RAISED[number][0], signal) + at(t + RAISED[number][1], signal) + at(t + RAISED[number][2], signal);
+            count += three + three + three - nine > ABOVE[number];
+            if (t + apart_by < places)
+                nine += at(t + 9 * apart_by, signal) - at(t, signal);
+        }
+    }
+    return count;
+}
+#endif
+
+/* What is made of a signal: one of the kinds of signals.h, whose lag, part or shape is `number`; `mean` is rounded down. */
 static total_t measure(int kind, int number, int signal, total_t mean)
 {
     int parts = kind == QUARTER_CHANGE || kind == QUARTER_RANGE ? 4 : 8;
@@ -104,6 +126,10 @@ static total_t measure(int kind, int number, int signal, total_t mean)
         return sum;
     case QUARTER_CHANGE:
         return change(signal, begin, end, 1);
+#ifdef LUTETIA_SHAPES
+    case SHAPE:
+        return count_shape(number, signal);
+#endif
     default:
         return range(signal, begin, end);
     }
