@@ -39,6 +39,7 @@ from lutetia._shared import folders
 from lutetia.cli import bench, build_data, evaluate, inputs, values
 from lutetia.lut import Synapses, growth
 from lutetia.models.building import KINDS
+from lutetia.models.signal_shapes import SignalShape
 from lutetia.models.texts import data_columns, text_columns, text_inputs
 from lutetia.models.windows import SignalColumn, SignalWindows, signal_windows
 from lutetia.nn import int8_tables
@@ -142,7 +143,8 @@ def use_texts(model: models.Tabular) -> None:
 
 
 def windowed() -> models.Tabular:
-    windows = SignalWindows(9, 4, (SignalColumn("a", 2), SignalColumn("b")), 16, "trial")
+    shapes = (SignalShape(0, 3, 1, -20), SignalShape(1, 83, 1, 5))
+    windows = SignalWindows(9, 4, (SignalColumn("a", 2), SignalColumn("b")), 16, "trial", shapes)
     n = len(windows.titles)
     model = models.Tabular(input_shape=(n,), n_tables=4, n_anchors=2, n_encoded=n, n_edges=2, seed=0)
     model.encoding.source.copy_(torch.arange(n))

@@ -14,6 +14,7 @@ from lutetia.cli.guard import UsageError
 from lutetia.cli.predict import PredictRequest, predict
 from lutetia.errors import ArgumentError
 from lutetia.models import load, save, signal_windows
+from lutetia.models.signal_shapes import SignalShape, most_apart, shape_counts
 from lutetia.models.windows import KINDS, SignalColumn, SignalWindows, feature_sums
 from lutetia.precompute import IntegerClassifier, c_files, c_memory, integer_model
 from lutetia.precompute.integer.c_windows import whole_edge
@@ -45,14 +46,33 @@ int main(void)
 }
 """
 
+# The same for the shapes that tables ask for: of each window, input by input, at how many places it is.
+SHAPES = """#include "signals.c"
+#include <stdio.h>
+int main(void)
+{
+    int32_t sample[LUTETIA_SIGNALS];
+    int i, k;
+    long value;
+    for (i = 0; scanf("%ld", &value) == 1; i++) {
+        sample[i % LUTETIA_SIGNALS] = (int32_t)value;
+        if ((i + 1) % LUTETIA_SIGNALS == 0 && lutetia_push(sample))
+            for (k = 0; k < LUTETIA_INPUTS; k++)
+                if (KIND[k] == SHAPE && START[k] < START[k + 1])
+                    printf("%d %lld ", k, (long long)measure(SHAPE, NUMBER[k], SIGNAL[k], 0));
+    }
+    return 0;
+}
+"""
 
-def tiny(windows: SignalWindows) -> IntegerClassifier:
+
+def tiny(windows: SignalWindows, n_tables: int = 30) -> IntegerClassifier:
     """A model of such windows, fitted to noise."""
     random = np.random.default_rng(0)
     low, high = windows.ends
     samples = random.integers(low // 2, high // 2, (40 * windows.length, len(windows.signals)))
     x, y = windows.inputs(samples, np.arange(40) * windows.length), np.arange(40) % 2
-    model = LUTClassifier(n_tables=30, n_anchors=3, random_state=0, n_jobs=1).fit(x, y).model_
+    model = LUTClassifier(n_tables=n_tables, n_anchors=3, random_state=0, n_jobs=1).fit(x, y).model_
     model.metadata = {**model.metadata, "features": windows.titles, "windows": windows.to_dict()}
     made = integer_model(model)
     assert isinstance(made, IntegerClassifier)
@@ -93,6 +113,31 @@ def test_every_feature_in_c(length: int, step: int, bits: int, tmp_path: Path) -
     assert list(map(int, done.stdout.split())) == wanted.ravel().tolist()
 
 
+@pytest.mark.parametrize(("length", "step", "bits"), [(9, 4, 16), (50, 3, 32), (131, 50, 16)])
+def test_every_shape_in_c(length: int, step: int, bits: int, tmp_path: Path) -> None:
+    random, n = np.random.default_rng(length), 3 * (length + step)
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    places = [
+        (int(random.integers(2)), int(random.integers(84)), int(random.integers(1, most_apart(length) + 1))) for _ in range(40)
+    ]
+    shapes = tuple({SignalShape(*place, int(random.normal(0, high / 4))) for place in places})
+    shapes += (SignalShape(0, 3, most_apart(length), 0), SignalShape(1, 80, 1, -5))
+    windows = SignalWindows(length, step, (SignalColumn("a", 2), SignalColumn("b")), bits, None, shapes)
+    samples = random.integers(low, high + 1, (n, 2))
+    samples[length : 2 * length] = np.where(random.random((length, 2)) < 0.5, low, high)
+    model = tiny(windows, 300)
+    text = "\n".join(" ".join(map(str, row)) for row in samples.tolist())
+    done = run_c(c_files(model) | {"shapes.c": SHAPES}, ["model.c", "shapes.c"], tmp_path, text)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = np.array(done.stdout.split(), np.int64).reshape(-1, 2)
+    starts = np.arange(0, n - length + 1, step)
+    inputs = np.unique(told[:, 0])
+    assert len(inputs) > 30
+    first = 2 * len(windows.features)
+    asked = [shapes[column - first] for column in model.model.encoding.source.numpy()[inputs].tolist()]
+    assert told[:, 1].reshape(len(starts), -1).tolist() == shape_counts(samples, starts, asked, length).tolist()
+
+
 def recordings(path: Path, n: int, target: str) -> Path:
     random = np.random.default_rng(len(target))
     lines = [f'"a, ""b""";trial;{target};c']
@@ -106,10 +151,10 @@ def recordings(path: Path, n: int, target: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("target", ["class", "number"])
-def test_c_answers_a_recording_as_the_model_does(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("target", "shapes"), [("class", "false"), ("class", "true"), ("number", "true")])
+def test_c_answers_a_recording_as_the_model_does(target: str, shapes: str, tmp_path: Path) -> None:
     data = recordings(tmp_path / "data.csv", 130, target)
-    settings = ["data.window=20", "data.series=trial", "data.step=7", "fit.n_tables=20"]
+    settings = ["data.window=20", "data.series=trial", "data.step=7", "fit.n_tables=20", f"data.shapes={shapes}"]
     config = guess_windows(data, read_table_file(data), target, None, [*settings, "fit.seed=1"])
     values = config.to_dict()
     values["fit"] |= {"n_tables": 20}
@@ -118,7 +163,9 @@ def test_c_answers_a_recording_as_the_model_does(target: str, tmp_path: Path) ->
     windows = signal_windows(model.model.metadata)
     assert windows is not None
     assert windows.bits == 32
+    assert bool(windows.shapes) == (shapes == "true")
     files, text = c_files(model), data.read_text()
+    assert ("LUTETIA_SHAPES " in files["signals.c"]) == (shapes == "true")
     done = run_c(files, ["model.c", "signals.c", "recording.c"], tmp_path, text)
     assert (done.returncode, done.stderr) == (0, "")
     told = predict(tmp_path / "run_of_it", PredictRequest([str(data)]), show=False)["predictions"]

@@ -37,6 +37,40 @@ def test_a_pipeline_and_what_it_says() -> None:
     assert clone(WindowFeatures(decimals=2)).decimals == 2
 
 
+def saws(n: int = 60) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Series that rise slowly and fall at once, or the other way."""
+    random, y = np.random.default_rng(0), np.array(["slow", "quick"] * (n // 2))
+    saw = (np.arange(40) + random.integers(0, 10, (n, 1))) % 10 * 0.1
+    return (np.where(y[:, None] == "slow", saw, 0.9 - saw) + random.normal(0, 0.08, saw.shape))[:, None], y
+
+
+def test_shapes_are_chosen_by_labels(tmp_path: Path) -> None:
+    x, y = saws()
+    features = WindowFeatures(signals=["ax"]).fit(x[:40], y[:40])
+    assert features.trial_ is not None
+    assert features.trial_.gains
+    assert len(features.windows_.shapes) == features.transform(x).shape[1] - len(features.windows_.features) > 50
+    assert features.get_feature_names_out()[-1].startswith("ax: share of ")
+    model = LUTClassifier(n_tables=100, n_anchors=2, pairs=0.0, random_state=0).fit(features.transform(x[:40]), y[:40])
+    assert model.score(features.transform(x[40:]), y[40:]) > 0.95
+    features.save(model, tmp_path / "saved")
+    again = WindowFeatures.load(tmp_path / "saved")
+    np.testing.assert_array_equal(again.transform(x), features.transform(x))
+    assert len(again.fit(x[:40], y[:40]).windows_.shapes) > 50
+    numbers = np.where(y == "slow", 0.5, 2.25)
+    assert WindowFeatures().fit(x, numbers).windows_.shapes
+    assert WindowFeatures(shapes=True).fit(x, y).trial_ is None
+
+
+def test_windows_without_shapes() -> None:
+    x, y = saws()
+    for given, labels in [({"shapes": False}, y), ({}, None)]:
+        features = WindowFeatures(**given).fit(x, labels)  # type: ignore[arg-type]
+        assert (features.windows_.shapes, features.trial_) == ((), None)
+        assert features.transform(x).shape[1] == len(features.windows_.features)
+    assert not WindowFeatures().fit(x[:, :, :8], y).windows_.shapes
+
+
 def test_cut_windows_as_lutetia_train_does(tmp_path: Path) -> None:
     x, y = waves(12, 40)
     rows = x.transpose(0, 2, 1).reshape(-1, 2).round(3)
@@ -86,7 +120,8 @@ def test_windows_that_are_refused(change: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [({"signals": ["a", "a"]}, "a different name"), ({"signals": ["a"]}, "a different name"), ({"decimals": -1}, "decimals is"),
-     ({"decimals": [1]}, "decimals is"), ({"decimals": 1.5}, "decimals is")],
+     ({"decimals": [1]}, "decimals is"), ({"decimals": 1.5}, "decimals is"), ({"shapes": "yes"}, "shapes is 'yes'"),
+     ({"shapes": 1}, "shapes is 1"), ({"shapes": True}, "y is None")],
 )  # fmt: skip
 def test_parameters_that_are_refused(given: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
@@ -103,3 +138,5 @@ def test_cuts_that_are_refused() -> None:
             cut_windows(x, **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="as in fit"):
         WindowFeatures().fit(waves(4)[0]).transform(waves(4, 16)[0])
+    with pytest.raises(ValueError, match="expected 9 or more"):
+        WindowFeatures(shapes=True).fit(waves(4, 8)[0], [0, 1, 0, 1])

@@ -80,8 +80,8 @@ class WindowFeatures(TransformerMixin, BaseEstimator):
     on the labels y whether they help, and without labels has none.
 
     `decimals` are the decimal places that a sample keeps, a number or one for each channel; by default those that the data of fit
-    needs, at 16 bits a sample. `signals` names the channels; x0, x1, .. by default. `windows_` says how columns are made, `trial_`
-    what the trial said.
+    needs, at 16 bits a sample. `signals` names the channels; x0, x1, .. by default. `windows_` says how columns are made,
+    `trial_` what the trial said.
     """
 
     windows_: SignalWindows
