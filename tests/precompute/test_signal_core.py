@@ -74,12 +74,12 @@ def test_the_memories_answer_as_the_model_does(kind: str) -> None:
 
 @pytest.mark.parametrize("length", [8, 13, 31, 100])
 def test_every_feature_is_a_pass_over_samples_of_the_window(length: int) -> None:
-    assert {each.kind for each in signal_features(length)} == set(KINDS)
+    assert {each.kind for each in signal_features(length)} == set(KINDS) - {"shape"}
     for feature in signal_features(length):
         made = pass_of(feature.kind, feature.at, length)
         assert made.n_samples >= 0
         assert 0 <= made.first - made.lag <= made.first + made.n_samples <= length
-    with pytest.raises(ArgumentError, match="'shape' of its signals, which no core makes"):
+    with pytest.raises(ArgumentError, match=r"'shape' of its signals, which no core makes: .*data\.shapes=false"):
         pass_of("shape", 0, length)
 
 

@@ -55,7 +55,6 @@ from lutetia.models.values import value_columns
 from lutetia.models.votes import Votes, VotesClassifier
 from lutetia.models.votes_config import VotesConfig
 from lutetia.models.windows import KINDS as WINDOW_KINDS
-from lutetia.models.windows import Feature as SignalFeature
 from lutetia.models.windows import LONGEST as LONGEST_WINDOW
 from lutetia.models.windows import (
     LONGEST_SIGNAL,

@@ -69,7 +69,7 @@ def pass_of(kind: str, at: int, length: int) -> Pass:
         return Pass(FROM_OTHER, SUM, begin + 1, end - begin - 1, 1)
     if kind not in parts:
         told = "no core makes: --target c, or train with --set data.shapes=false"
-        raise ArgumentError(f"the model asks for a {kind} of its signals, which {told}")
+        raise ArgumentError(f"the model asks for {kind!r} of its signals, which {told}")
     take, give, count = parts[kind]
     begin, end = _part(length, count, at)
     return Pass(take, give, begin, end - begin)
@@ -138,7 +138,9 @@ def signal_program(model: IntegerClassifier) -> SignalProgram:
     return SignalProgram(whole, made.words, made.fields, stage.bias.tolist(), windows)
 
 
-def _passes(windows: SignalWindows, asked: list[tuple[int, int, SignalFeature]], inputs: dict[int, Compared]) -> Iterator[tuple[int, ...]]:
+def _passes(
+    windows: SignalWindows, asked: list[tuple[int, int, SignalFeature]], inputs: dict[int, Compared]
+) -> Iterator[tuple[int, ...]]:
     """The words of the passes, without whether one is the last: of each input that is asked its number, signal and feature. The
     mean of a signal comes first, where something needs it."""
     known = -1
