@@ -1,12 +1,12 @@
 """Series and windows of sensor signals classified by lookup tables, beside MiniRocket, DTW, catch22 and boosting.
 
 Ours is what `lutetia train FILE.csv --set data.window=N` fits: whole-number features of each signal, shapes among them where a
-trial says that they help, then tables. LightGBM and RandomForest get the same features, RandomForest also those of catch22. MiniRocket is aeon's, with a ridge classifier as its
-authors have it; 1-NN DTW aeon's, with a band of a tenth, but for the watch, which has too many windows for it. Default settings,
-one thread; the split of the archive and two drawn ones, whole people of the watch: means of accuracy, and seconds of processor
-time of a fit and of predictions, features included. The features were chosen on six of the sets, so the means of the six others
-count. Claimed: there a mean accuracy of at least those of LightGBM and RandomForest on the same features, and of catch22 and DTW.
-Nothing is claimed of MiniRocket.
+trial says that they help, then tables. LightGBM and RandomForest get the same features, RandomForest also those of catch22.
+MiniRocket is aeon's, with a ridge classifier as its authors have it; 1-NN DTW aeon's, with a band of a tenth, but for the watch,
+which has too many windows for it. Default settings, one thread; the split of the archive and two drawn ones, whole people of the
+watch: means of accuracy, and seconds of processor time of a fit and of predictions, features included. The features were chosen
+on six of the sets, so the means of the six others count. Claimed: there a mean accuracy of at least those of LightGBM and
+RandomForest on the same features, and of catch22 and DTW. Nothing is claimed of MiniRocket.
 
     lutetia bench windows [--quick] [--json] [--save] [-- --folds 3]
 """

@@ -70,8 +70,12 @@ class ShapeTrial:
 
 def choose_shapes(given: LabelledWindows, seed: int = 0) -> tuple[SignalShape, ...]:
     """The shapes whose shares differ most between classes, or between parts of the numbers; of those that are alike one."""
+    return _best(_candidates(given, seed), given)
+
+
+def _best(candidates: list[SignalShape], given: LabelledWindows) -> tuple[SignalShape, ...]:
+    """Those of some candidates."""
     some = given.at(slice(None, None, -(-len(given.y) // MOST_SCORED) or 1))
-    candidates = _candidates(some, np.random.default_rng(seed))
     if not candidates or not len(some.y):
         return ()
     counts = shape_counts(some.samples, some.starts, candidates, some.windows.length).astype(np.float32)
@@ -92,8 +96,10 @@ def choose_shapes(given: LabelledWindows, seed: int = 0) -> tuple[SignalShape, .
     return tuple(sorted(candidates[number] for number in kept))
 
 
-def _candidates(given: LabelledWindows, random: np.random.Generator) -> list[SignalShape]:
-    """Shapes of all kernels, at distances that double, above quantiles of what their sums are in a few windows."""
+def _candidates(given: LabelledWindows, seed: int) -> list[SignalShape]:
+    """Shapes of all kernels, at distances that double, above quantiles of what their sums are in a few windows, whatever the
+    labels of these."""
+    random = np.random.default_rng(seed)
     length, n_signals = given.windows.length, len(given.windows.signals)
     distances = [1 << power for power in range(most_apart(length).bit_length())]
     combined = [*product(range(n_signals), distances, range(len(SHAPE_KERNELS)))]
@@ -124,21 +130,24 @@ def try_shapes(given: LabelledWindows, settings: Boosting, each: Each | None = N
     if len(given.y) < FEWEST_TRIED:
         return None
     fewer = replace(settings, n_tables=min(settings.n_tables, TABLES_TRIED), patience=None, calibrate=False, intervals=False)
+    candidates = _candidates(given, settings.seed)
     rows, losses = 0, np.zeros(2)
     for turn in range(1 if len(given.y) >= ENOUGH else TURNS):
         own, held = held_out(len(given.y), turn, given.split)
         if given.n_classes > 1:  # nothing can be said of a class that is not fitted
             held = held[np.isin(given.y[held], given.y[own])]
         if len(held) and len(np.unique(given.y[own])) > 1:
-            losses += len(held) * np.array(_losses(given.at(own), given.at(held), fewer, each))
+            losses += len(held) * np.array(_losses(given.at(own), given.at(held), candidates, fewer, each))
             rows += len(held)
     return ShapeTrial(rows, *(losses / rows).tolist()) if rows else None
 
 
-def _losses(own: LabelledWindows, held: LabelledWindows, settings: Boosting, each: Each | None) -> list[float]:
+def _losses(
+    own: LabelledWindows, held: LabelledWindows, candidates: list[SignalShape], settings: Boosting, each: Each | None
+) -> list[float]:
     """The losses on held-out windows of a fit without and of one with shapes."""
     found = []
-    for shapes in ((), choose_shapes(own, settings.seed)):
+    for shapes in ((), _best(candidates, own)):
         rows = own.rows(shapes)
         n_inputs = rows.x.shape[1]
         model, _ = fit_tabular(rows, Shape(own.n_classes, (0,) * n_inputs, (n_inputs,)), settings, each=each)
