@@ -45,6 +45,8 @@ def test_train_says_what_windows_are_and_what_is_held_out(place: Path) -> None:
     assert "left out: 21 windows in which state changes or has no value" in said
     assert "held out by trial: no window to test overlaps one to fit" in said
     assert "[b]" in said
+    trial = r"in a trial the loss was 0\.\d{4} with shapes, 0\.\d{4} without, on"
+    assert re.search(rf"shapes are counted.* \(data\.shapes\): {trial}", said)
     told = json.loads((place / "run" / "summary.json").read_text())
     assert told["windows"] == {"length": 20, "step": 10, "series": "trial", "windows": 140, "recordings": 7, "changing": 21,
                                "lacking": 0, "short": 0}  # fmt: skip
@@ -85,6 +87,25 @@ def test_evaluate_leaves_out_windows_in_which_the_label_changes(place: Path) -> 
     assert {each["column"] for each in told["columns"]} == {"ax", "[b]"}
     told = json.loads(run("evaluate", place / "run", place / "new.csv", "--json").output)
     assert (told["samples"], told["warnings"]) == (20, ["3 windows are left out, in which state changes or has no value"])
+
+
+def test_reasons_show_the_shapes_that_were_asked_for(place: Path) -> None:
+    words = ("data.window=20", "data.series=trial", "fit.n_tables=20", "data.shapes=true", "fit.calibrate=false")
+    settings = [part for word in words for part in ("--set", word)]
+    done = run("train", place / "board.csv", "--target", "state", *settings, "--out", place / "shapes")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"\d+ shapes are counted in each window \(data\.shapes\)\n", done.output)
+    asking = ("explain", place / "shapes", place / "new.csv", "--row", "7")
+    told = run(*asking, "--html", place / "shapes.html")
+    assert told.exit_code == 0, told.output
+    asked = [line for line in told.output.splitlines() if "share of" in line]
+    shown = re.compile(r"because (ax|\[b\]): share of [▁▇]{9} over (9|17) samples by -?[\d.]+ (<=|>) 0\.?\d*$")
+    assert asked
+    assert all(shown.search(line) for line in asked)
+    assert json.loads(run(*asking, "--json").output)["features"] == ["ax", "[b]"]
+    refused = run("train", place / "board.csv", "--target", "state", "--set", "data.shapes=true", "--out", place / "no")
+    assert "expected false without data.window" in refused.output
+    assert "data.shapes=false" in run("build", place / "shapes", "--out", place / "core").output
 
 
 @pytest.mark.parametrize(

@@ -120,10 +120,10 @@ def test_every_shape_in_c(length: int, step: int, bits: int, tmp_path: Path) -> 
     places = [
         (int(random.integers(2)), int(random.integers(84)), int(random.integers(1, most_apart(length) + 1))) for _ in range(40)
     ]
-    shapes = tuple({SignalShape(*place, int(random.normal(0, high / 4))) for place in places})
+    shapes = tuple({SignalShape(*place, int(random.normal(0, high / 4 if place[0] else 9))) for place in places})
     shapes += (SignalShape(0, 3, most_apart(length), 0), SignalShape(1, 80, 1, -5))
     windows = SignalWindows(length, step, (SignalColumn("a", 2), SignalColumn("b")), bits, None, shapes)
-    samples = random.integers(low, high + 1, (n, 2))
+    samples = np.stack([random.integers(-5, 6, n), random.integers(low, high + 1, n)], 1)
     samples[length : 2 * length] = np.where(random.random((length, 2)) < 0.5, low, high)
     model = tiny(windows, 300)
     text = "\n".join(" ".join(map(str, row)) for row in samples.tolist())

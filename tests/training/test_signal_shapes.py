@@ -61,6 +61,14 @@ def test_chosen_shapes_tell_classes_apart_and_differ() -> None:
     assert first > len(shapes) / 2  # the other is noise
 
 
+def test_of_shapes_that_are_alike_one_is_kept() -> None:
+    given = labelled(80)
+    twice = replace(given, samples=given.samples[:, [0, 0]] // 20 * 20)
+    shapes = choose_shapes(twice)
+    counts = shape_counts(twice.samples, twice.starts, shapes, LENGTH).astype(float)
+    assert np.abs(np.corrcoef(counts.T) - np.eye(len(shapes))).max() <= chosen.MOST_ALIKE + 1e-4
+
+
 def test_a_trial_says_whether_shapes_help() -> None:
     given = labelled(80)
     trial = try_shapes(given, FAST)
