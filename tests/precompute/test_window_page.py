@@ -16,7 +16,7 @@ from lutetia.cli.explain import ExplainRequest, explain
 from lutetia.cli.page import write_page
 from lutetia.cli.predict import PredictRequest, predict
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import WINDOW_KINDS, load, save, signal_windows
+from lutetia.models import SHAPE_KERNELS, WINDOW_KINDS, SignalShape, load, most_apart, save, shape_counts, signal_windows
 from lutetia.models.windows import SignalColumn, SignalWindows, feature_sums
 from lutetia.precompute import IntegerClassifier, integer_model, model_page
 from lutetia.precompute.integer import page_windows
@@ -411,6 +411,45 @@ def test_marks_are_where_a_feature_looks(open_page: OpenPage) -> None:
         ends = [{"place": begin + int(own[begin:end].argmax())}, {"place": begin + int(own[begin:end].argmin())}]
         more = {"quarter range": ends, "part above": [level]}.get(feature.kind, [])
         assert marks == [{"span": [begin, end]}, *more]
+
+
+@pytest.mark.parametrize(("length", "bits"), [(9, 16), (50, 32)])
+def test_shapes_are_counted_and_marked_as_in_python(open_page: OpenPage, length: int, bits: int) -> None:
+    random, most = np.random.default_rng(length), most_apart(length)
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    drawn = random.integers((0, 0, 1), (2, 84, most + 1), (30, 3)).tolist()
+    shapes = (*{SignalShape(*each, int(random.normal(0, high / 2))) for each in drawn}, SignalShape(1, 40, 1, -3))
+    windows = SignalWindows(length, length, (SignalColumn("a"), SignalColumn("b", 2)), bits, None, shapes)
+    samples = np.concatenate([random.integers(low, high + 1, length), random.integers(-4, 5, length)])
+    model = tiny(windows)
+    opened, sources = open_page(model_page(model, "page")), model.model.encoding.source.tolist()
+    features = dict.fromkeys([*windows.features, *(windows.columns[column][1] for column in sources)])
+    asked = [(at, shapes[each.at]) for at, each in enumerate(features) if each.kind == "shape"]
+    assert len(asked) > 20
+    call = "([samples, start]) => lutetia.{}(Int32Array.from(samples), start)"
+    for start in (0, length // 2, length):
+        found, marks = (opened.page.evaluate(call.format(what), [samples.tolist(), start]) for what in ("measure", "marks"))
+        own = [shape._replace(signal=0) for _, shape in asked]
+        assert [found[at] for at, _ in asked] == shape_counts(samples[:, None], np.array([start]), own, length)[0].tolist()
+        for at, shape in asked:
+            x, places = samples[start : start + length], np.arange(length - shape.width + 1)
+            nine = np.array([x[places + k * shape.apart] for k in range(9)])
+            best = int((3 * nine[list(SHAPE_KERNELS[shape.kernel])].sum(0) - nine.sum(0)).argmax())
+            assert marks[at] == [{"span": [best, best + shape.width]}]
+
+
+@pytest.mark.parametrize("target", ["class", "number"])
+def test_a_page_of_shapes_answers_as_the_model_does(open_page: OpenPage, target: str, tmp_path: Path) -> None:
+    run, data = trained(tmp_path, target, BY, "data.shapes=true")
+    opened = open_page(model_page(whole(run), "page"))
+    found = opened.page.evaluate(PREDICT, packed(data.read_bytes()))
+    told = predict(run, PredictRequest([str(data)]), show=False)["predictions"]
+    key = "number" if target == "class" else "value"
+    np.testing.assert_allclose(
+        [each["best" if target == "class" else "value"] for each in found], [each[key] for each in told], rtol=1e-4
+    )
+    reasons = opened.page.evaluate(EXPLAIN, [packed(data.read_bytes()), 0])
+    assert any(": share of " in text for text, _ in reasons)
 
 
 def test_a_file_is_dropped(open_page: OpenPage) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from lutetia._shared.markup import tag
 from lutetia._shared.pages import Section, asset
 from lutetia.errors import ArgumentError, fail
-from lutetia.models import MISSING_WORDS, SignalFeature, SignalWindows, Votes
+from lutetia.models import MISSING_WORDS, SHAPE_KERNELS, SignalFeature, SignalShape, SignalWindows, Votes
 from lutetia.precompute.integer.c_columns import asked_edges
 from lutetia.precompute.integer.c_windows import whole_edge, windows_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
@@ -83,6 +83,9 @@ def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> d
                 {"name": each.name, "scale": 10.0**each.decimals, "ends": ends}
                 for each, ends in zip(windows.signals, _ends(model, windows, inputs), strict=True)
             ],
+            "shapes": [
+                [*(place * own.apart for place in SHAPE_KERNELS[own.kernel]), own.apart, own.above] for own in windows.shapes
+            ],
             "features": [
                 {"kind": each.kind, "at": each.at, "title": each.title, "divisor": each.n_samples, "hasUnit": each.has_unit}
                 for each in features
@@ -110,12 +113,16 @@ def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> d
 
 def _inputs(model: IntegerClassifier, windows: SignalWindows) -> list[_Input]:
     """What each input of the tables is made of."""
-    each, source_of = len(windows.features), model.model.encoding.source.tolist()
-    count = each * len(windows.signals)
-    if not all(0 <= column < count for column in source_of):
-        fail("encoding.source", source_of, f"columns from 0 to {count - 1}")
-    places = [divmod(column, each) for column in source_of]
-    return [_Input(signal, windows.features[number], windows.divisor(signal, number)) for signal, number in places]
+    columns, source_of = windows.columns, model.model.encoding.source.tolist()
+    if not all(0 <= column < len(columns) for column in source_of):
+        fail("encoding.source", source_of, f"columns from 0 to {len(columns) - 1}")
+    places = [columns[column] for column in source_of]
+    return [_Input(signal, feature, windows.divisor(signal, feature)) for signal, feature in places]
+
+
+def _shape(own: SignalShape) -> list[int]:
+    """Where the three samples of a shape are, how far its nine are apart, and what their sum is above."""
+    return [*(place * own.apart for place in SHAPE_KERNELS[own.kernel]), own.apart, own.above]
 
 
 def _trained(model: IntegerClassifier, asked: Sequence[tuple[Array, Array]]) -> dict[int, list[float]]:

@@ -52,6 +52,29 @@ function aboveOf({ x, mean }, [begin, end]) {
   return sumOf(x, begin, end) - mean * (end - begin);
 }
 
+// Of a shape: where its three samples are and how far its nine are apart, and what their sum is above.
+const shapeOf = (number) => model.windows.shapes[number];
+
+// How far three of nine samples are above the six others, six times, at a place.
+function raisedAt(x, t, [a, b, c, apart]) {
+  const three = x[t + a] + x[t + b] + x[t + c];
+  let nine = 0;
+  for (let k = 0; k < 9; k++) nine += x[t + k * apart];
+  return three + three + three - nine;
+}
+
+// At how many places of a window a shape is, and at the first of those where it is clearest.
+function placesOf({ x, n }, shape) {
+  const [, , , apart, above] = shape;
+  let count = 0, best = 0, most = -Infinity;
+  for (let t = 0; t < n - 8 * apart; t++) {
+    const raised = raisedAt(x, t, shape);
+    if (raised > above) count++;
+    if (raised > most) [most, best] = [raised, t];
+  }
+  return { count, span: [best, best + 8 * apart + 1] };
+}
+
 // What a picture marks of a window: a span of samples, the place of one, or a level.
 const ofSpan = (w, parts, at) => ({ span: partOf(w, parts, at) });
 const ofPlace = ({ x }, begin, end, isLargest) => ({ place: placeOf(x, begin, end, isLargest) });
@@ -59,7 +82,7 @@ const ofEnds = (w, begin, end) => [ofPlace(w, begin, end, true), ofPlace(w, begi
 const ofMean = ({ total, n }) => ({ level: total / n });
 
 // Each kind of `lutetia.models.windows`, a line each, which a build looks for: what it is of a window w, by a lag or the number of
-// a part, and what a picture marks.
+// a part or a shape, and what a picture marks: of a shape where it is clearest.
 const FEATURES = {
   "mean": { of: (w) => w.total, marks: (w) => [ofMean(w)] },
   "minimum": { of: (w) => w.x[placeOf(w.x, 0, w.n, false)], marks: (w) => [ofPlace(w, 0, w.n, false)] },
@@ -75,4 +98,5 @@ const FEATURES = {
   "part above": { of: (w, at) => aboveOf(w, partOf(w, EIGHTHS, at)), marks: (w, at) => [ofSpan(w, EIGHTHS, at), ofMean(w)] },
   "quarter change": { of: (w, at) => changeOf(w.x, ...partOf(w, QUARTERS, at), 1), marks: (w, at) => [ofSpan(w, QUARTERS, at)] },
   "quarter range": { of: (w, at) => rangeOf(w.x, ...partOf(w, QUARTERS, at)), marks: (w, at) => [ofSpan(w, QUARTERS, at), ...ofEnds(w, ...partOf(w, QUARTERS, at))] },
+  "shape": { of: (w, at) => placesOf(w, shapeOf(at)).count, marks: (w, at) => [{ span: placesOf(w, shapeOf(at)).span }] },
 };
