@@ -75,10 +75,14 @@ def test_a_trial_says_whether_shapes_help() -> None:
     assert trial is not None
     assert trial.gains
     assert trial.rows == chosen.TURNS * 16
+    assert (trial.least, replace(trial, shapes=trial.plain - 0.004).gains) == (0.005, False)
     level = replace(given, samples=given.samples + np.repeat(given.y, LENGTH)[:, None] * 1000)
     assert not getattr(try_shapes(level, FAST), "gains", True)
     by_number = replace(given, y=given.y + 0.5, n_classes=1)
-    assert getattr(try_shapes(by_number, FAST), "gains", False)
+    numbers = try_shapes(by_number, FAST)
+    assert numbers is not None
+    assert numbers.gains
+    assert numbers.least == 0.005 * numbers.plain
     assert try_shapes(given.at(slice(chosen.FEWEST_TRIED - 1)), FAST) is None
     assert try_shapes(replace(given, y=np.zeros(80, np.int64)), FAST) is None
 

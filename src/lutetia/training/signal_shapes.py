@@ -29,6 +29,7 @@ LOOKED_AT = 16  # windows whose sums the constants are quantiles of
 MOST_SCORED, MOST_TRIED = 500, 2000  # windows that choose shapes, and of a trial
 FEWEST_TRIED, ENOUGH, TURNS = 20, 500, 5  # windows of a trial; from how many it takes one turn, and how many turns before
 TABLES_TRIED = 300
+LEAST_GAIN = 0.005  # in the log loss of classes, or as a part of that of numbers
 GOLDEN = (5**0.5 - 1) / 2  # its multiples fill the quantiles evenly
 
 
@@ -56,16 +57,18 @@ class LabelledWindows:
 
 @dataclass(frozen=True)
 class ShapeTrial:
-    """The mean losses on held-out windows, `rows` in all, of fits without and with shapes."""
+    """The mean losses on held-out windows, `rows` in all, of fits without and with shapes; and how much shapes, which cost memory
+    and time, have to gain at least."""
 
     rows: int
     plain: float
     shapes: float
+    least: float
 
     @property
     def gains(self) -> bool:
         """Whether shapes help."""
-        return self.shapes < self.plain
+        return self.plain - self.shapes > self.least
 
 
 def choose_shapes(given: LabelledWindows, seed: int = 0) -> tuple[SignalShape, ...]:
@@ -139,7 +142,10 @@ def try_shapes(given: LabelledWindows, settings: Boosting, each: Each | None = N
         if len(held) and len(np.unique(given.y[own])) > 1:
             losses += len(held) * np.array(_losses(given.at(own), given.at(held), candidates, fewer, each))
             rows += len(held)
-    return ShapeTrial(rows, *(losses / rows).tolist()) if rows else None
+    if not rows:
+        return None
+    plain, shapes = (losses / rows).tolist()
+    return ShapeTrial(rows, plain, shapes, LEAST_GAIN * (1 if given.n_classes > 1 else plain))
 
 
 def _losses(
