@@ -148,9 +148,9 @@ def main(argv: list[str] | None = None) -> int:
     sets, absent = load_series(options.quick)
     if absent:
         progress(f"left out, as their packages are not installed: {', '.join(absent)}")
-    warm = np.random.default_rng(0).normal(size=(8, 1, 32))
+    warm = np.random.default_rng(0).normal(size=(24, 1, 32))  # enough for a trial of shapes
     for fit in methods().values():  # what is compiled, is compiled here
-        fit(warm, np.array(list("ab" * 4)))(warm)
+        fit(warm, np.array(list("ab" * 12)))(warm)
     rows: list[Row] = []
     for data in sets:
         rows += measure(data, 1 if options.quick else options.folds)
