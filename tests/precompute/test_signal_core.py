@@ -17,6 +17,7 @@ from whole import classifiers
 from lutetia.cli import main
 from lutetia.errors import ArgumentError, JobError
 from lutetia.models import save
+from lutetia.models.signal_shapes import SignalShape, most_apart
 from lutetia.models.windows import KINDS, SignalColumn, SignalWindows, signal_features
 from lutetia.precompute import EquivalenceError, SignalCore, integer_model, read_cells, run_yosys
 from lutetia.precompute.integer.signal_program import pass_of
@@ -34,16 +35,26 @@ SIZES = {  # samples of a window, step, signals, bits; in "gaps" some samples ar
     "gaps": (16, 40, 2, 16),
     "tight": (32, 1, 2, 16),
     "number": (11, 7, 2, 16),
+    "shapes": (29, 11, 2, 16),
 }
+
+
+def some_shapes(length: int) -> tuple[SignalShape, ...]:
+    """Shapes of two signals, some as wide as a window, above sums of either sign, at both ends among them."""
+    random, most = np.random.default_rng(3), 12 << 15
+    found = [(n % 2, int(random.integers(84)), 1 + n % most_apart(length), int(random.integers(-9e4, 9e4))) for n in range(40)]
+    return tuple(SignalShape(*each) for each in [*found, (0, 0, 1, most), (1, 83, most_apart(length), -most), (1, 5, 2, 0)])
 
 
 @cache
 def core_of(kind: str) -> tuple[SignalCore, tuple[Array, ...]]:
     """A core, and recordings for it: some too short, with samples at the ends, constant ones and falling ones."""
     length, step, n_signals, bits = SIZES[kind]
-    windows = SignalWindows(length, step, tuple(SignalColumn(f"s{number}", number) for number in range(n_signals)), bits)
+    signals = tuple(SignalColumn(f"s{number}", number) for number in range(n_signals))
+    shapes = some_shapes(length) if kind == "shapes" else ()
+    windows = SignalWindows(length, step, signals, bits, None, shapes)
     random, (low, high) = np.random.default_rng(1), windows.ends
-    if kind == "number":
+    if kind in ("number", "shapes"):
         samples = random.integers(low // 2, high // 2, (40 * length, n_signals))
         x = windows.inputs(samples, np.arange(40) * length)
         y = x.argsort(0).argsort(0) @ random.integers(1, 9, x.shape[1])  # of all features
@@ -67,7 +78,7 @@ def test_the_memories_answer_as_the_model_does(kind: str) -> None:
     answers = core.answers(recordings)
     assert core.interpret(recordings).tolist() == answers.tolist()
     assert len(answers.unique()) > 1
-    if kind == "number":
+    if kind in ("number", "shapes"):
         assert len(answers.unique()) > len(answers) // 2
         assert (answers < 0).any()
 
@@ -75,12 +86,13 @@ def test_the_memories_answer_as_the_model_does(kind: str) -> None:
 @pytest.mark.parametrize("length", [8, 13, 31, 100])
 def test_every_feature_is_a_pass_over_samples_of_the_window(length: int) -> None:
     assert {each.kind for each in signal_features(length)} == set(KINDS) - {"shape"}
+    windows = SignalWindows(length, 1, (SignalColumn("a"),))
     for feature in signal_features(length):
-        made = pass_of(feature.kind, feature.at, length)
+        made = pass_of(feature.kind, feature.at, windows)
         assert made.n_samples >= 0
         assert 0 <= made.first - made.lag <= made.first + made.n_samples <= length
-    with pytest.raises(ArgumentError, match=r"'shape' of its signals, which no core makes: .*data\.shapes=false"):
-        pass_of("shape", 0, length)
+    with pytest.raises(ArgumentError, match="'spectrum' of its signals, which no core makes"):
+        pass_of("spectrum", 0, windows)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +105,7 @@ def test_every_feature_is_a_pass_over_samples_of_the_window(length: int) -> None
         ("tight", {"axi": True, "resets": True}),
         ("number", {"axi": True, "slow": True}),
         ("number", {}),
+        ("shapes", {"resets": True}),
     ],
 )
 def test_a_simulator_answers_as_the_model_does(kind: str, how: dict[str, bool]) -> None:
@@ -183,6 +196,9 @@ BROKEN_CORES: list[tuple[str, str, str, dict[str, bool]]] = [
     ("(sample > mean) == (other > mean)", "(sample > mean) == (other >= mean)", "number", {}),
     ("base <= head + (ROOM + 1)", "base <= head + ROOM", "odd", {}),
     ("if (value > edge_now)", "if (value >= edge_now)", "short", {}),
+    ("inner_next > above_now", "inner_next >= above_now", "shapes", {}),
+    ("place + lag", "place + lag + 1", "shapes", {}),
+    ("inner <= ends_place[3] ? 0 : inner_next", "inner <= inner_next", "shapes", {}),
 ]
 
 
@@ -203,9 +219,10 @@ def test_a_core_that_differs_is_found() -> None:
 
 # Claims about the parts of the core: `ok` must be one for all inputs, of the mean for all sums.
 CLAIMS = """
-module claim_taken(input [2:0] take, input signed [3:0] a, input signed [3:0] b, input signed [3:0] mean, output reg ok);
+module claim_taken(
+    input [2:0] take, input raised, input signed [3:0] a, input signed [3:0] b, input signed [3:0] mean, output reg ok);
     wire signed [4:0] taken;
-    lutetia_taken #(.BITS(4)) part (.take(take), .sample(a), .other(b), .mean(mean), .taken(taken));
+    lutetia_taken #(.BITS(4)) part (.take(take), .raised(raised), .sample(a), .other(b), .mean(mean), .taken(taken));
     wire signed [7:0] to_mean = a - mean, to_other = a - b;
     always @*
         case (take)
@@ -215,6 +232,7 @@ module claim_taken(input [2:0] take, input signed [3:0] a, input signed [3:0] b,
             3: ok = taken == (a > b ? to_other : -to_other);
             4: ok = taken == ((a > mean) == (b > mean));
             5: ok = taken == ((a > mean) != (b > mean));
+            6: ok = taken == (raised ? a + a : -a);
             default: ok = 1;
         endcase
 endmodule
@@ -239,6 +257,7 @@ BROKEN = {  # parts of the core, and what none of the claims allows in their pla
     "{sample[BITS-1], sample} - {from[BITS-1], from}": "sample - {from[BITS-1], 1'b0}",
     "apart[BITS] ? -apart : apart": "apart",
     "same ^ take[0]": "same",
+    "raised ? {sample, 1'b0}": "raised ? {1'b0, sample}",
     "more >= DIVISOR": "more > DIVISOR",
     "{!digits[BITS-1], digits[BITS-2:0]}": "digits",
     "running <= begins || (running && !ends)": "running <= 1",

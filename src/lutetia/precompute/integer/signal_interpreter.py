@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lutetia.models import SHAPE_SAMPLES
 from lutetia.precompute.integer.signal_program import (
     ABOVE,
     FROM_MEAN,
@@ -14,6 +15,7 @@ from lutetia.precompute.integer.signal_program import (
     HIGH,
     LOW,
     LOW_AT,
+    OF_SHAPE,
     OTHER_SIDE,
     RANGE,
     SAME_SIDE,
@@ -28,23 +30,38 @@ Array = np.ndarray[Any, Any]
 def interpret(program: SignalProgram, windows: Array) -> Array:
     """The answers to windows of samples int64 [n, signals, length]: classes, or sums of a regression, int64 [n]."""
     size, codes, edge = program.sizes, [], 0
-    names = ("signal", "take", "give", "n_samples", "first", "lag", "n_edges", "is_mean", "is_coded", "is_last")
-    edges = program.column("edges", "edge")
-    edges = np.where(edges >> size["TOTAL_BITS"] - 1, edges - (1 << size["TOTAL_BITS"]), edges)
+    names = [each.name for each in program.fields["passes"]]
+    edges = _signed(program.column("edges", "edge"), size["TOTAL_BITS"])
+    above = _signed(program.column("passes", "above"), size["ABOVE_BITS"]).tolist()
     mean = np.zeros((len(windows), 1), np.int64)
-    for word in zip(*(program.column("passes", name).tolist() for name in names), strict=True):
-        signal, take, give, count, first, lag, n_edges, is_mean, is_coded, is_last = word
-        own = windows[:, signal]
-        samples, others = (own[:, begin : begin + count] for begin in (first, first - lag))
-        value = _given(give, samples, _taken(take, samples, others, mean))
-        if is_mean:
+    for at, numbers in enumerate(zip(*(program.column("passes", name).tolist() for name in names), strict=True)):
+        word = dict(zip(names, numbers, strict=True))
+        own, first, lag, take = windows[:, word["signal"]], word["first"], word["lag"], word["take"]
+        samples, others = (own[:, begin : begin + word["n_samples"]] for begin in (first, first - lag))
+        is_shape = take == OF_SHAPE
+        taken = _shape_sums(own, word) > above[at] if is_shape else _taken(take, samples, others, mean)
+        value, n_edges = _given(word["give"], samples, taken), word["n_edges"]
+        if word["is_mean"]:
             mean = value[:, None] // size["LENGTH"]
-        if is_coded:
+        if word["is_coded"]:
             codes.append(1 + (value[:, None] > edges[edge : edge + n_edges]).sum(1))
             edge += n_edges
-        if is_last:
+        if word["is_last"]:
             break
     return program.answers(np.stack(codes, 1))
+
+
+def _signed(words: Array, bits: int) -> Array:
+    return np.where(words >> bits - 1, words - (1 << bits), words)
+
+
+def _shape_sums(samples: Array, word: dict[str, int]) -> Array:
+    """The sum of a shape at each place: its samples, twice those that are raised and less the others."""
+    count, apart = word["n_samples"], word["lag"]
+    taps = [
+        samples[:, tap * apart : tap * apart + count] * (2 if word["raised"] >> tap & 1 else -1) for tap in range(SHAPE_SAMPLES)
+    ]
+    return np.sum(taps, axis=0)
 
 
 def _taken(take: int, samples: Array, others: Array, mean: Array) -> Array:

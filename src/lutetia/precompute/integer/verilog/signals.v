@@ -1,9 +1,11 @@
 // What is made of two samples, or of one and the mean: the sample, how far it is from the other, or whether both are on one side
-// of the mean.
+// of the mean. Of a sample of a shape: twice the sample where it is raised, else the sample taken away.
 module lutetia_taken #(
     parameter BITS = 16
 ) (
-    input wire [2:0] take, // 0 the sample; 1 less the mean; 2 how far from the mean; 3 how far from the other; 4 one side; 5 not
+    // 0 the sample; 1 less the mean; 2 how far from the mean; 3 how far from the other; 4 one side; 5 not; 6 of a shape
+    input wire [2:0] take,
+    input wire raised,
     input wire signed [BITS-1:0] sample,
     input wire signed [BITS-1:0] other,
     input wire signed [BITS-1:0] mean,
@@ -17,6 +19,7 @@ module lutetia_taken #(
             0: taken = {sample[BITS-1], sample};
             1: taken = apart;
             2, 3: taken = apart[BITS] ? -apart : apart;
+            6: taken = raised ? {sample, 1'b0} : -{sample[BITS-1], sample};
             default: taken = {{BITS{1'b0}}, same ^ take[0]};
         endcase
 endmodule
@@ -62,7 +65,8 @@ endmodule
 // A sample of all signals comes at a time. After LENGTH of them, and then after every STEP, a window is full, and one answer goes
 // out; `in_last` says that the next sample is the first of another recording. The last samples are kept in a ring, which has room
 // for ROOM more than a window: so many are taken while one is answered, as long as no other window is full.
-//   RUN    a pass over a part of a signal: a sum, the least and the greatest sample, and their places
+//   RUN    a pass over a part of a signal: a sum, the least and the greatest sample, and their places; or of a shape, nine
+//          samples `lag` apart at each place, the count of places where their sum is above a constant
 //   MEAN   the sum of a whole window becomes the mean that later passes over this signal take
 //   CODE   what a pass gives becomes a code: one more than the number of edges that it is above
 //   ANSWER the tables: see lutetia_tables
@@ -91,9 +95,12 @@ module lutetia_core (
     wire [LENGTH_BITS-1:0] n_samples;
     wire [2:0] give, take;
     wire [SIGNAL_BITS-1:0] signal;
-    lutetia_rom #(.WIDTH(SIGNAL_BITS + 6 + LENGTH_BITS + 2 * PLACE_BITS + COUNTED_BITS + 3), .DEPTH(PASSES), .ADDRESS(PASS_BITS),
-                  .FILE("passes.mem")) pass_memory (
-        .clk(clk), .address(pass), .data({is_last, is_coded, is_mean, n_edges, lag, first, n_samples, give, take, signal}));
+    wire [RAISED_BITS-1:0] raises; // which of the nine samples of a shape are raised
+    wire [ABOVE_BITS-1:0] above;
+    lutetia_rom #(.WIDTH(SIGNAL_BITS + 6 + LENGTH_BITS + 2 * PLACE_BITS + COUNTED_BITS + 3 + RAISED_BITS + ABOVE_BITS),
+                  .DEPTH(PASSES), .ADDRESS(PASS_BITS), .FILE("passes.mem")) pass_memory (
+        .clk(clk), .address(pass),
+        .data({above, raises, is_last, is_coded, is_mean, n_edges, lag, first, n_samples, give, take, signal}));
 
     // ---- samples ---------------------------------------------------------------------------------------------------
     reg [PLACE_BITS-1:0] head, base; // where the next sample goes; the oldest one of the window that is answered
@@ -103,7 +110,7 @@ module lutetia_core (
     wire due = left == 1;
     assign in_ready = !rst && (!busy || (!due && more != ROOM));
     wire accept = in_valid && in_ready;
-    reg [PLACE_BITS-1:0] place, place_before;
+    reg [PLACE_BITS-1:0] start, place, place_before; // where a shape begins, or the sample; the two that are read
     wire [WIDTH-1:0] samples, samples_before;
     lutetia_ram #(.WIDTH(WIDTH), .DEPTH(1 << PLACE_BITS), .ADDRESS(PLACE_BITS), .APART(1)) ring (
         .clk(clk), .address(place), .data(samples), .write(accept), .write_address(head), .write_data(in_data));
@@ -115,7 +122,16 @@ module lutetia_core (
     // ---- a pass: 1 the samples, 2 those of its signal, 3 what is made of them -----------------------------------------
     reg [LENGTH_BITS-1:0] remaining, at;
     wire issuing = state == RUN && remaining != 0;
-    reg [3:1] live;
+    wire is_shape = HAS_SHAPES && take == 6;
+    reg [3:0] tap; // of the nine samples of a shape
+    wire whole = !is_shape || tap == 8;
+    wire [15:0] masks = {{(16-RAISED_BITS){1'b0}}, raises};
+    reg [3:1] live, ends_place;
+    reg [2:1] raised;
+    reg signed [INNER_BITS-1:0] inner; // the sum of a shape
+    wire signed [INNER_BITS-1:0] inner_next = inner + {{(INNER_BITS-BITS-1){taken_3[BITS]}}, taken_3};
+    wire signed [INNER_BITS-1:0] above_now = {{(INNER_BITS-ABOVE_BITS){above[ABOVE_BITS-1]}}, above};
+    wire found = ends_place[3] && inner_next > above_now;
     reg signed [BITS-1:0] sample_2, before_2, sample_3, low, high;
     reg [LENGTH_BITS-1:0] low_at, high_at;
     wire signed [BITS:0] taken_2;
@@ -124,7 +140,7 @@ module lutetia_core (
     wire signed [BITS:0] range = {high[BITS-1], high} - {low[BITS-1], low};
     wire [BITS-1:0] mean;
     wire mean_ends;
-    lutetia_taken #(.BITS(BITS)) taking (.take(take), .sample(sample_2), .other(before_2), .mean(mean), .taken(taken_2));
+    lutetia_taken #(.BITS(BITS)) taking (.take(take), .raised(raised[2]), .sample(sample_2), .other(before_2), .mean(mean), .taken(taken_2));
     lutetia_mean #(.BITS(BITS), .LENGTH(LENGTH), .LENGTH_BITS(LENGTH_BITS), .TOTAL_BITS(TOTAL_BITS), .COUNT_BITS(COUNT_BITS))
         dividing (.clk(clk), .begins(state == TAKE && is_mean), .sum(sum), .ends(mean_ends), .mean(mean));
 
@@ -152,9 +168,13 @@ module lutetia_core (
             more <= due ? 0 : more + 1;
         end
 
-        place <= state == SET ? base + first : place + 1;
+        start <= state == SET ? base + first : whole ? start + 1 : start;
+        place <= state == SET ? base + first : whole ? start + 1 : place + lag;
         place_before <= state == SET ? base + first - lag : place_before + 1;
+        tap <= !issuing || whole ? 0 : tap + 1;
         live <= {live[2:1], issuing};
+        ends_place <= {ends_place[2:1], whole};
+        raised <= {raised[1], masks[tap]};
         sample_2 <= chosen[BITS-1:0];
         before_2 <= chosen_before[BITS-1:0];
         sample_3 <= sample_2;
@@ -162,8 +182,10 @@ module lutetia_core (
         if (state == SET) begin
             sum <= 0;
             at <= 0;
+            inner <= 0;
         end else if (live[3]) begin
-            sum <= sum + {{(TOTAL_BITS-BITS-1){taken_3[BITS]}}, taken_3};
+            inner <= ends_place[3] ? 0 : inner_next;
+            sum <= sum + (is_shape ? {{(TOTAL_BITS-1){1'b0}}, found} : {{(TOTAL_BITS-BITS-1){taken_3[BITS]}}, taken_3});
             at <= at + 1;
             if (at == 0 || sample_3 < low) {low, low_at} <= {sample_3, at};
             if (at == 0 || sample_3 > high) {high, high_at} <= {sample_3, at};
@@ -184,7 +206,7 @@ module lutetia_core (
                 state <= RUN;
             end
             RUN: begin
-                if (issuing) remaining <= remaining - 1;
+                if (issuing && whole) remaining <= remaining - 1;
                 if (!issuing && !(|live)) state <= TAKE;
             end
             TAKE: begin
