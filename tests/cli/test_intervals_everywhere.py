@@ -139,7 +139,7 @@ def test_a_page_says_what_predict_says(place: Path, tmp_path: Path, open_page: O
         seen.add(round(wanted["high"] - wanted["low"], 3))
     assert len(seen) > 2
     assert page.locator(f"#input{source.index(1)} + output").text_content().endswith(" °C")
-    script = resources.files("lutetia.precompute.integer").joinpath("page", "answers.js").read_text("utf-8")
+    script = resources.files("lutetia.precompute.integer").joinpath("page", "told.js").read_text("utf-8")
     (short,) = re.findall(r"^function shortNumber.*?^}", script, re.MULTILINE | re.DOTALL)
     values = [0, 1e-5, -0.000123456, 999999.7, 1234567.8, -98765432, 2.5e15, 0.1 + 0.2, 12345.678]
     assert page.evaluate(f"(values) => {{ {short} return values.map(shortNumber); }}", values) == [

@@ -5,15 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lutetia.models.tabular import Tabular
-
 ROUNDING = 2.0**-22  # of sums of shares: each is a multiple of 2**-24
 LEAST = torch.finfo(torch.float64).eps  # of a probability in a logarithm
 
 
 def adds_chances(model: nn.Module) -> bool:
     """Whether the scores of a model are shares of probabilities themselves."""
-    return isinstance(model, Tabular) and model.adds_chances
+    return bool(getattr(model, "adds_chances", False))  # of a Tabular
 
 
 def chances(model: nn.Module, scores: Tensor) -> Tensor:
