@@ -105,7 +105,6 @@ def test_reasons_show_the_shapes_that_were_asked_for(place: Path) -> None:
     assert json.loads(run(*asking, "--json").output)["features"] == ["ax", "[b]"]
     refused = run("train", place / "board.csv", "--target", "state", "--set", "data.shapes=true", "--out", place / "no")
     assert "expected false without data.window" in refused.output
-    assert "data.shapes=false" in run("build", place / "shapes", "--out", place / "core").output
 
 
 @pytest.mark.parametrize(

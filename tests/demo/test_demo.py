@@ -56,6 +56,7 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "the same text" in by_name["attend"]["said"]
     assert "143 of 143 unseen tumours get the same class" in by_name["trees"]["said"]
     assert "unseen recordings are read correctly" in by_name["signals"]["said"]
+    assert "windows as the model does" in by_name["signals"]["text"]
     assert "unseen wines" in by_name["columns"]["said"]
     assert " > " in by_name["columns"]["text"]
     assert "the same as through SDPA" in by_name["connect"]["said"] or by_name["connect"]["said"] == connect.MISSING
@@ -85,7 +86,7 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     # Once more into the same folder: what was there is replaced.
     made = {each.name for each in (tmp_path / "a" / "[red]b").iterdir()}
-    folders = {"digits", "text", "softmax", "circuit", "wine", "diabetes", "trees", "fan"}
+    folders = {"digits", "text", "softmax", "circuit", "wine", "diabetes", "trees", "fan", "fan-circuit"}
     tables = {"wine.csv", "diabetes.csv", "tumours.csv"}
     assert made == {*folders, *tables, "digits.html", "fan.html", "reasons.png", telling.PAGE, telling.LIST}
     assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0

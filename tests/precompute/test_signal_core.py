@@ -296,6 +296,21 @@ def test_what_has_no_core() -> None:
         assert core.simulate(none).tolist() == core.interpret(none).tolist() == []
 
 
+def test_a_saved_core_runs_its_bench(tmp_path: Path) -> None:
+    core, recordings = core_of("short")
+    core.save(tmp_path / "core", recordings)
+    assert json.loads((tmp_path / "core" / "manifest.json").read_text())["identity"] == f"0x{core.identity:08x}"
+    require_tool("iverilog")
+    program = ["iverilog", "-g2005-sv", "-s", "lutetia_bench", "-o", str(tmp_path / "run"), *core.sources, "bench.v"]
+    subprocess.run(program, cwd=tmp_path / "core", check=True)
+    done = subprocess.run(
+        ["vvp", "-n", str(tmp_path / "run")], cwd=tmp_path / "core", check=True, capture_output=True, text=True, timeout=120
+    )
+    n = len(core.answers(recordings))
+    assert done.stdout.splitlines()[-1] == f"{n} of {n} answers are those of the model"
+    core.save(tmp_path / "core", recordings[:1])  # again, though the simulation left its answers there
+
+
 def test_block_rams_are_counted() -> None:
     core, _ = core_of("wide")
     memories = core.program.memories

@@ -11,7 +11,7 @@ from lutetia.demo.telling import Context, Told
 from lutetia.report import CellTable
 
 if TYPE_CHECKING:
-    from lutetia.sklearn import LUTClassifier, WindowFeatures
+    from lutetia.sklearn import LUTClassifier
 
 RUNS = ("smooth", "unbalanced", "rubbing")
 RECORDINGS, HELD_OUT = 8, 2  # of each kind, and how many of them are not fitted
@@ -22,7 +22,8 @@ PAGE_BITS = 24  # of a table entry, so that the page says what the model says
 ASKED = (
     "Vibration along two axes, made up by a formula: an unbalanced fan swings once a turn, a rubbing one is knocked once a turn. "
     "What a table asks is computed from whole numbers, so a board that runs the C of lutetia build gives the same answers. "
-    "fan.html, beside this page, gives them in a browser: choose a window there."
+    "fan.html, beside this page, gives them in a browser: choose a window there. fan-circuit holds Verilog that takes a sample "
+    "at a time, with a test bench."
 )
 
 
@@ -44,26 +45,45 @@ def tell(context: Context) -> Told:
     explained = model.explain(first)
     cells = [(each.text, f"{each.effect:+.2f}".replace("-", "−")) for each in explained.comparisons[0][:SHOWN]]
     context.data.append(CellTable(("comparison", "effect"), cells, ASKED, f"Why a window was read as {model.predict(first)[0]}"))
-    page = _page(features, model, rows, context.out / "fan.html")
+    begins = np.arange(len(RUNS)) * RECORDINGS * LENGTH
+    shown = [features.windows_.samples(rows[begin : begin + LENGTH]) for begin in begins]  # a held-out one of each kind
+    page = _page(model, shown, context.out / "fan.html")
+    circuit, checked = _circuit(model, shown, context.out / "fan-circuit")
     context.figures[f"of {int(held.sum())} windows of unseen recordings read correctly"] = f"{right / held.sum():.1%}"
     return Told(
         f"{TABLES} tables hear how a fan runs: {right} of {int(held.sum())} windows of {HELD_OUT * len(RUNS)} unseen recordings "
         f"are read correctly, shown in {page.name}; what decided for one that rubs:",
-        (context.out / "fan", page),
-        "\n".join(f"    {name} ({effect})" for name, effect in cells[:3]),
+        (context.out / "fan", page, circuit),
+        "\n".join([*(f"    {name} ({effect})" for name, effect in cells[:3]), f"    {checked}"]),
     )
 
 
-def _page(features: WindowFeatures, model: LUTClassifier, rows: np.ndarray, path: Path) -> Path:
-    """A page that shows a held-out recording of each kind, and what the model says of any other."""
+def _page(model: LUTClassifier, shown: list[np.ndarray], path: Path) -> Path:
+    """A page that shows some recordings, and what the model says of any other."""
     from lutetia.precompute import ExampleRecording, integer_model, model_page
 
-    begins = np.arange(len(RUNS)) * RECORDINGS * LENGTH
-    shown = features.windows_.samples(np.concatenate([rows[begin : begin + LENGTH] for begin in begins]))
-    example = ExampleRecording(shown, [LENGTH * number for number in range(len(RUNS))], RUNS, "Unseen recordings of a fan")
+    places = [LENGTH * number for number in range(len(RUNS))]
+    example = ExampleRecording(np.concatenate(shown), places, RUNS, "Unseen recordings of a fan")
     whole = integer_model(model.model_, weight_bits=PAGE_BITS)
     path.write_text(model_page(whole, "How a fan runs", example=example), encoding="utf-8")
     return path
+
+
+def _circuit(model: LUTClassifier, shown: list[np.ndarray], folder: Path) -> tuple[Path, str]:
+    """The model as a core, and what was checked of it: its memories, and where there is a simulator some windows in that."""
+    from lutetia.precompute import IntegerClassifier, core_simulator, integer_model
+
+    whole = integer_model(model.model_)
+    assert isinstance(whole, IntegerClassifier)
+    core = whole.emit_signals()
+    core.save(folder, shown)
+    core.check_memories(shown)
+    checked, tool = f"its memories answer {len(core.answers(shown))} windows as the model does", core_simulator(is_long=False)
+    if tool is not None:
+        some = [own[: WINDOW + core.windows.step] for own in shown]
+        core.simulate(some, tool=tool)
+        checked += f", and so does {tool} {len(core.answers(some))} of them"
+    return folder, f"a circuit of it answers {core.cycles:,} cycles after a window; {checked}"
 
 
 def _recordings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

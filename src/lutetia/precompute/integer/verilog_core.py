@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,10 @@ import numpy as np
 import torch
 
 from lutetia import flow
+from lutetia._shared import folders
+from lutetia._version import __version__
+from lutetia.errors import DataError
+from lutetia.files import path_of
 from lutetia.precompute.hdl.axi import padded
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.integer.core_program import TABLE_SIZES, CoreProgram
@@ -21,6 +26,7 @@ from lutetia.precompute.tools.find import find_tool, run_program, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
 from lutetia.precompute.tools.place import PlaceOptions
 
+FORMAT = "lutetia.core/1"
 CLASS_BITS = 8
 WRAPPER = "lutetia_core_axis.v"
 
@@ -132,6 +138,14 @@ class Core:
         """
         options = PlaceOptions(fmax=fmax, speed_grade=speed_grade)
         return synthesize_core(self.files, self.sources, options, place=place, limit=limit, target=target)
+
+    def save(self, folder: str | os.PathLike[str], x: Any) -> None:
+        """Write all files, a test bench that feeds x, and a manifest to a folder, which appears whole or not at all."""
+        facts = {"format": FORMAT, "lutetia": __version__, "cycles": self.cycles, "identity": f"0x{self.identity:08x}"}
+        try:
+            folders.write(path_of(folder), {**self.files, **self.testbench(x)}, {**facts, "later": ["outputs.mem"]})
+        except OSError as error:
+            raise DataError(f"{os.fspath(folder)} cannot be written: {error.strerror or error}") from error
 
     def _answer_words(self, x: Any, bits: int) -> str:
         """The answers in a memory of the test bench."""
