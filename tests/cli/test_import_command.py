@@ -113,6 +113,26 @@ def test_a_forest_tells_its_probabilities_in_every_command(folder: Path, capsys:
     assert main(["build", "forest", "--target", "c"]) == 0
 
 
+def test_data_names_the_classes(folder: Path, capsys: Capture) -> None:
+    rows = {"low": "1,1,1,0", "mid": "9,9,1,0", "high": "9,1,9,0"}
+    assert [int(by_hand([float(cell) for cell in row.split(",")]).argmax()) for row in rows.values()] == [0, 1, 2]
+    lines = [f"{row},{name}" for name, row in rows.items() for _ in range(3)]
+    head = "a,b,c,d,size"
+    (folder / "own.csv").write_text("\n".join([head, *lines, "1,1,1,0,mid", "1,1,1,0,"]))
+    command = ("import", "trees.json", "--data", "own.csv")
+    made = told(capsys, *command, "--target", "size")
+    assert (made["outputs"], made["classes_from"]) == (["low", "mid", "high"], "own.csv")
+    assert told(capsys, "predict", "runs/trees", "9,9,1,0")["predictions"][0]["class"] == "mid"
+    assert main([*command, "--target", "size", "--out", "said"]) == 0
+    assert "classes   named by own.csv: each by the label that most of its rows have there" in capsys.readouterr().out
+    for name, changed in (("shared", [*lines, *["9,1,9,0,mid"] * 4]), ("more", [*lines, "1,1,1,0,tiny"]), ("fewer", lines[:6])):
+        (folder / "own.csv").write_text("\n".join([head, *changed]))
+        made = told(capsys, *command, "--target", "size", "--out", name)
+        assert (made["outputs"], made["classes_from"]) == (["0", "1", "2"], None)
+    made = told(capsys, *command, "--target", "size", "--out", "own", *CLASSES)
+    assert (made["outputs"], made["classes_from"]) == (SPECIES, None)
+
+
 def test_rows_to_compare_with_need_a_column_of_answers(folder: Path, capsys: Capture) -> None:
     lines = (folder / "flowers.csv").read_text().splitlines()
     (folder / "inputs.csv").write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import read_inputs
@@ -16,7 +18,7 @@ from lutetia.cli.values import NO_VALUE
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable
 from lutetia.integrations.trees import Ensemble, Imported, read_ensemble, to_tabular
-from lutetia.models import TENSORS_FILE, save
+from lutetia.models import TENSORS_FILE, best_class, save
 from lutetia.training import column_names, describe_columns, is_table, read_cells, read_table_file
 
 Array = np.ndarray[Any, Any]
@@ -46,15 +48,18 @@ def run_import(request: ImportRequest) -> dict[str, Any]:
     names = None if request.data is None else _columns(request, ensemble)
     known: dict[str, Any] = {}
     if request.data is not None:
-        rows = _rows(request.data, to_tabular(ensemble, names, classes, missing="none"))
+        plain = to_tabular(ensemble, names, classes, missing="none")
+        rows = _rows(request.data, plain)
         known = describe_columns(rows, rows)
+        if classes is None and ensemble.classes is None and not plain.model.is_regression:
+            classes = _labels(request, plain, rows)
         if request.missing == "seen":
             whole = frozenset(range(ensemble.n_columns)) - set(known["empty"])
             ensemble = replace(ensemble, whole=ensemble.whole | whole if ensemble.library == "XGBoost" else ensemble.whole)
     made = to_tabular(ensemble, names, classes, missing=request.missing)
     made.model.metadata |= known | ({} if request.target is None else {"target": request.target})
     save(made.model, out)
-    return _told(request, ensemble, made, out)
+    return _told(request, ensemble, made, out, classes)
 
 
 def _names(text: str) -> list[str]:
@@ -94,7 +99,25 @@ def _rows(data: Path, made: Imported) -> Array:
     return given.x.double().numpy()
 
 
-def _told(request: ImportRequest, ensemble: Ensemble, made: Imported, out: Path) -> dict[str, Any]:
+def _labels(request: ImportRequest, made: Imported, rows: Array) -> list[str] | None:
+    """The names of classes that the model has numbers for: of each the label that most of its rows have, if no two share one."""
+    if request.data is None or request.target is None or not is_table(request.data):
+        return None
+    labels = read_table_file(request.data).columns.get(request.target)
+    if labels is None or len(labels) != len(rows):
+        return None
+    answers = best_class(made.model, made.model(torch.from_numpy(rows))).tolist()
+    found = []
+    for number in range(made.model.config.n_classes):
+        own = [str(label) for label, answer in zip(labels, answers, strict=True) if answer == number and label is not None]
+        label, count = Counter(own).most_common(1)[0] if own else ("", 0)
+        if count <= len(own) / 2:
+            return None
+        found.append(label)
+    return found if len({*found}) == len({str(label) for label in labels if label is not None}) == len(found) else None
+
+
+def _told(request: ImportRequest, ensemble: Ensemble, made: Imported, out: Path, classes: list[str] | None) -> dict[str, Any]:
     config, known = made.model.config, made.model.metadata
     names = known["features"]
     whole = {"seen": ensemble.whole, "exact": (), "none": range(ensemble.n_columns)}[request.missing]
@@ -105,6 +128,7 @@ def _told(request: ImportRequest, ensemble: Ensemble, made: Imported, out: Path)
         "loss": config.loss if made.model.is_regression else None,
         "columns": ensemble.n_columns,
         "outputs": list(known.get("classes", ())) or [request.target or "a number"],
+        "classes_from": str(request.data) if request.classes is None and classes is not None else None,
         "trees": made.n_trees,
         "leaves": made.n_leaves,
         "tables": config.n_tables,
@@ -123,6 +147,9 @@ def show_import(told: dict[str, Any]) -> None:
     screen.print(
         f"model     {told['library']}, {told['trees']:,} trees of {told['columns']:,} columns, for {what}{of}", soft_wrap=True
     )
+    if told["classes_from"]:
+        said = f"named by {told['classes_from']}: each by the label that most of its rows have there (--classes)"
+        screen.print(f"classes   {one_line(said)}", soft_wrap=True)
     rows = f"{told['tables']:,} tables of {2 ** told['comparisons']:,} rows, {told['comparisons']} comparisons each"
     screen.print(f"tables    {told['leaves']:,} leaves in {rows}: {told['bytes'] / 2**20:.2f} MB", soft_wrap=True)
     count = len(told["without_missing"])
