@@ -66,6 +66,27 @@ def test_the_first_fold_is_the_test_of_train(houses: Path, tmp_path: Path, capsy
     assert same["folds"] == own["folds"]
 
 
+@pytest.mark.parametrize("shapes", ["true", "auto", "false"])
+def test_shapes_of_windows_are_chosen_in_each_fold(shapes: str, tmp_path: Path, capsys: Capture) -> None:
+    random, lines = np.random.default_rng(0), ["who,x,kind"]
+    for person in range(10):
+        x = random.normal(0, 0.3, 200)
+        for beat in range(5, 190, 20):  # the second peak comes at once, or at any time
+            x[beat] += 3
+            x[beat + (4 if person % 2 else random.integers(2, 14))] += 1.5
+        lines += [f"p{person},{value:.2f},{'even' if person % 2 else 'odd'}" for value in x]
+    (tmp_path / "beats.csv").write_text("\n".join(lines) + "\n")
+    given = ["--target", "kind", *FEW[:2]]
+    for setting in ("data.window=40", "data.series=who", f"data.shapes={shapes}"):
+        given += ["--set", setting]
+    trained = told(capsys, "train", tmp_path / "beats.csv", *given, "--out", tmp_path / "run")
+    compared = told(capsys, "compare", tmp_path / "beats.csv", *given, "--folds", "2")
+    (own,) = [row for row in compared["methods"] if row["method"] == "Lutetia"]
+    assert own["folds"][0] == pytest.approx(trained["test"]["accuracy"], rel=1e-5)
+    assert any("may count shapes" in line for line in compared["given"]) == (shapes != "false")
+    assert (trained.get("shapes", {}).get("counts", 0) > 0) == (shapes == "true") or shapes == "auto"
+
+
 def test_json_says_what_the_guide_lists(houses: Path, capsys: Capture) -> None:
     document = told(capsys, "compare", houses, "--target", "kind", *FEW)
     guide = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lutetia._shared.numbers import short_number
 from lutetia.cli.apart import Ended, Overtime, apart
+from lutetia.cli.compare_windows import GIVEN, fit_theirs, fit_windows, numbered
 from lutetia.cli.guard import UsageError
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line
@@ -57,7 +58,13 @@ def compare(request: CompareRequest, show: bool) -> dict[str, Any]:
         show_types(config, folder, opened, guessed=request.target is None and is_table(request.path))
     contest = make_contest(config, table, request.folds)
     fits, left_out = contestants(contest.problem)
-    fits = {OUR_NAME: partial(fit_ours, partial(_model, config, contest.problem.shape), contest.problem.threads), **fits}
+    ours = partial(fit_ours, partial(_model, config, contest.problem.shape), contest.problem.threads)
+    has_shapes = table.windows is not None and bool(config.data.shapes)
+    if has_shapes:
+        ours = partial(fit_windows, config, table, contest.problem.threads)
+        fits = {name: partial(fit_theirs, fit, table.x) for name, fit in fits.items()}
+        contest = numbered(contest)
+    fits = {OUR_NAME: ours, **fits}
     turns = {}
     with Progress("fits", len(fits) * request.folds, show) as progress:
         for name, fit in fits.items():
@@ -77,7 +84,8 @@ def compare(request: CompareRequest, show: bool) -> dict[str, Any]:
             progress.advance(request.folds - len(done))
     about = {"data": str(request.path), "target": config.data.target, "classes": table.classes}
     about |= {**held_out(config, table), "weighted_by": config.data.weight}
-    return {**about, **document(contest, turns, left_out)}
+    said = document(contest, turns, left_out)
+    return {**about, **said, "given": [*said["given"], *([GIVEN] if has_shapes else [])]}
 
 
 def make_contest(config: TableConfig, table: LearningTable, folds: int) -> Contest:

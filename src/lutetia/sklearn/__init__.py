@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lutetia.sklearn.gates import GateClassifier
     from lutetia.sklearn.peers import CONSTANT as CONSTANT_ANSWER
     from lutetia.sklearn.peers import METHODS as PEER_METHODS
-    from lutetia.sklearn.peers import Problem, contestants
+    from lutetia.sklearn.peers import Fitted, Problem, contestants
     from lutetia.sklearn.ranker import LUTRanker
     from lutetia.sklearn.windows import CutWindows, WindowFeatures, cut_windows
 
@@ -48,7 +48,7 @@ _HOMES = {
     **dict.fromkeys(("CutWindows", "WindowFeatures", "cut_windows"), "windows"),
     # For the command `lutetia compare`.
     **dict.fromkeys(("Contest", "document", "fit_ours", "play", "OUR_NAME"), "contest"),
-    **dict.fromkeys(("CONSTANT_ANSWER", "PEER_METHODS", "Problem", "contestants"), "peers"),
+    **dict.fromkeys(("CONSTANT_ANSWER", "Fitted", "PEER_METHODS", "Problem", "contestants"), "peers"),
 }
 _OWN = {"CONSTANT_ANSWER": "CONSTANT", "OUR_NAME": "OURS", "PEER_METHODS": "METHODS"}  # what a name is called where it lives
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
     from lutetia.training.row_columns import read_weights
     from lutetia.training.run import train
+    from lutetia.training.shape_run import counting, labelled, shapes_for
     from lutetia.training.shaping import Shaping
     from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
@@ -131,6 +132,7 @@ __getattr__, __dir__ = lazy_door(
         "row_columns": "read_weights",
         "run": "train",
         "shaping": "Shaping",
+        "shape_run": "counting labelled shapes_for",
         "signal_shapes": "LabelledWindows ShapeTrial choose_shapes try_shapes",
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
