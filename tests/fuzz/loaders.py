@@ -419,7 +419,15 @@ LOADERS: dict[str, Loader] = {
     "int8": model_loader(lambda: int8_tables(language_model())),
     "tabular": model_loader(lambda: tabular(core="tables", n_anchors=2)),
     "tabular_spread": model_loader(
-        lambda: tabular(n_classes=1, n_anchors=2, spread_tables=2, spread_anchors=2, parts=("", "", "month"), monotone=(1, 0, -1))
+        lambda: tabular(
+            n_classes=1,
+            n_anchors=2,
+            spread_tables=2,
+            spread_anchors=2,
+            parts=("", "", "month"),
+            monotone=(1, 0, -1),
+            column_groups=((0, 1), (2,)),
+        )
     ),
     "tabular_patches": model_loader(patches),
     "tabular_texts": model_loader(worded),

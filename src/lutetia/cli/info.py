@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from lutetia._shared.losses import OWN, RANKING
 from lutetia._shared.numbers import short_number
 from lutetia.cli.build_data import has_core
 from lutetia.cli.show import console, one_line
-from lutetia.cli.train_table import monotone_text
+from lutetia.cli.train_table import interactions_text, monotone_text
 from lutetia.cli.values import PROGRAMS, TARGETS
 from lutetia.errors import LutetiaError
 from lutetia.models import (
@@ -101,6 +101,8 @@ def _show(result: dict[str, Any]) -> None:
         names = metadata.get("features") or [f"x{number}" for number in range(len(config.get("monotone", ())))]
         signs = dict(zip(names, config.get("monotone", ()), strict=False))
         lines["monotone"] = monotone_text(signs, metadata.get("classes") or [str(each) for each in range(config["n_classes"])])
+        limits = config.get("most_columns") or _named_groups(config.get("column_groups", ()), metadata, sizes[0])
+        lines["meet"] = interactions_text(limits) if limits else ""
     lines["layers"] = ", ".join(_layer(each) for each in config.get("layers", []))
     lines["reads"] = ", ".join(result["reads"])
     lines["config"] = ", ".join(f"{key} {value}" for key, value in config.items() if _is_shown(key, value, result["class"]))
@@ -114,10 +116,16 @@ def _show(result: dict[str, Any]) -> None:
     screen.print(f"{'':<11}all checksums agree with {MANIFEST}", soft_wrap=True)
 
 
+def _named_groups(groups: Sequence[Sequence[int]], metadata: Mapping[str, Any], n_inputs: int) -> list[list[str]]:
+    """Groups of columns by their names."""
+    columns = data_columns(metadata, n_inputs) if groups else []
+    return [[columns[number].name for number in group if number < len(columns)] for group in groups]
+
+
 def _is_shown(key: str, value: Any, model: str) -> bool:
     """Whether the line of settings has this one: those of other lines it leaves out, and of a model of columns also the sizes of
     its encoding, and what is as always."""
-    if key in ("input_shape", "n_classes", "layers", "loss", "quantile", "sums", "monotone"):
+    if key in ("input_shape", "n_classes", "layers", "loss", "quantile", "sums", "monotone", "most_columns", "column_groups"):
         return False
     if model != "Tabular" or key in ("n_tables", "n_anchors"):
         return True

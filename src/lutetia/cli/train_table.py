@@ -37,6 +37,7 @@ from lutetia.training import (
     override_setting,
     read_table_file,
     read_toml,
+    suit_limits,
     train_table,
 )
 
@@ -140,7 +141,7 @@ def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) ->
     changed = make_table_config(tables, name, keys)
     if not guessed:
         return changed
-    data = changed.data
+    data, changed = changed.data, replace(changed, fit=suit_limits(changed.fit, keys))
     if changed.fit.loss == "quantile" and "fit.intervals" not in keys:
         changed = replace(changed, fit=replace(changed.fit, intervals=False))
     if "data.dates" not in keys:
@@ -200,6 +201,8 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
         for name in (table.features[number] for number in table.dates):
             if config.fit.monotone.get(name):
                 screen.print(f"  {one_line(name)} is compared as a date, not by its month or weekday", soft_wrap=True)
+    if config.fit.interactions:
+        screen.print(f"  {interactions_text(config.fit.interactions)} (fit.interactions)", soft_wrap=True, markup=False)
     if told := _latest_text(config, table):
         screen.print(told, soft_wrap=True)
     for told in data_warnings(config, table, data):
@@ -223,6 +226,14 @@ def monotone_text(signs: Mapping[str, int], classes: Sequence[str]) -> str:
         names = [one_line(name) for name, own in signs.items() if own == sign]
         told += [f"never {verb} as {' or '.join(names)} rises"] if names else []
     return f"{what} {', and '.join(told)}" if told else ""
+
+
+def interactions_text(wanted: int | Sequence[Sequence[str]]) -> str:
+    """What limits say: "a table compares one column", or the groups of columns that may meet."""
+    if isinstance(wanted, int):
+        return f"a table compares {'one column' if wanted == 1 else f'{wanted} columns at most'}"
+    groups = "; ".join(", ".join(map(one_line, group)) for group in wanted)
+    return f"a table compares columns of one group: {groups}; or of those in no group"
 
 
 def _latest_text(config: TableConfig, table: LearningTable) -> str:

@@ -41,6 +41,7 @@ from lutetia.models.texts import (
     Grams,
     Tally,
     TextColumn,
+    column_owners,
     data_columns,
     find_grams,
     folded_letters,

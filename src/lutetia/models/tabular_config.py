@@ -27,6 +27,7 @@ class TabularConfig(ModelConfig):
     "poisson" the tables add up to logarithms. `sums` says what the tables of classes add up to: "scores", whose softmax is the
     probabilities, or as in a forest shares of these "probabilities". `monotone` says of each column whether the number, or the
     score of the second of two classes, was fitted never to fall as the column rises (1), never to rise (-1), or either (0).
+    A table compares `most_columns` columns of the data at most, 0 for any number, or only those of one of the `column_groups`.
     Of an image, `patch_counts` numbers of patterns that `patch_detectors` find, by `patch_pairs` comparisons, may be columns too.
     A regression may have `spread_tables` more tables, of `spread_anchors` anchors, for how far off its numbers may be.
     `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that vote;
@@ -49,6 +50,8 @@ class TabularConfig(ModelConfig):
     quantile: float | None = None
     sums: str = SCORES
     monotone: tuple[int, ...] = ()
+    most_columns: int = 0
+    column_groups: tuple[tuple[int, ...], ...] = ()
     spread_tables: int = 0
     spread_anchors: int = 3
     gate_codes: tuple[int, ...] = ()
@@ -78,6 +81,7 @@ class TabularConfig(ModelConfig):
             fail("monotone", list(self.monotone), f"none, or {math.prod(self.input_shape)} of -1, 0 and 1")
         if self.monotone and (self.core != "tables" or self.n_classes > 2):
             fail("monotone", list(self.monotone), "none: only a regression and two classes of tables have it")
+        self._check_groups()
         check_choice("sums", self.sums, SUMS)
         if self.sums == CHANCES and (self.core != "tables" or self.n_classes < 2):
             fail("sums", self.sums, f"{SCORES!r}: only classes of tables have shares of probabilities")
@@ -99,6 +103,15 @@ class TabularConfig(ModelConfig):
             fail("gate_codes", list(self.gate_codes), 'none, as core is "tables"')
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)
+
+    def _check_groups(self) -> None:
+        check_int("most_columns", self.most_columns, 0)
+        if not isinstance(self.column_groups, tuple | list):
+            fail("column_groups", self.column_groups, "a list of lists of columns")
+        groups = tuple(whole_numbers("column_groups", each, 0) for each in self.column_groups)
+        object.__setattr__(self, "column_groups", groups)
+        if (self.most_columns or groups) and self.core != "tables":
+            fail("column_groups", list(groups), "none, and most_columns 0: gates have no limits")
 
     def _check_patches(self) -> None:
         check_int("patch_detectors", self.patch_detectors, 0)

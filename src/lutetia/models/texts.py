@@ -372,6 +372,16 @@ def text_inputs(columns: Sequence[TextColumn], grams: Sequence[Grams]) -> Array:
     return np.concatenate(parts, 1)
 
 
+def column_owners(columns: Sequence[TextColumn], n_inputs: int) -> Array:
+    """The number of the column of the data that each input is, or is made of: int64 [n_inputs]."""
+    owners = np.empty(n_inputs, np.int64)
+    n_plain = min((each.first for each in columns), default=n_inputs)
+    owners[:n_plain] = np.setdiff1d(np.arange(n_plain + len(columns)), [each.place for each in columns])
+    for each in columns:
+        owners[each.inputs] = each.place
+    return owners
+
+
 class DataColumn(NamedTuple):
     """A column of the data: its name, and the input that it is, or the text or the signal that inputs are made of."""
 

@@ -28,6 +28,7 @@ from lutetia.models import (
     text_columns,
     text_inputs,
 )
+from lutetia.sklearn.checks import interaction_cst
 from lutetia.sklearn.columns import check_names, find_categories, find_dates, find_texts, is_frame, texts_of, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
@@ -403,6 +404,8 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, np.ndarray | tuple | list):
         return [_plain(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if isinstance(value, set | frozenset):
+        return sorted(map(_plain, value), key=str)
     return {str(key): _plain(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
@@ -418,6 +421,8 @@ def _state_of_run(model: Tabular) -> dict[str, Any] | None:
         turned = -1 if not model.is_regression and sorted(known["classes"]) != known["classes"] else 1
         signs = [0 if each.input is None else config.monotone[each.input] for each in data_columns(known, model.n_columns, False)]
         params["monotonic_cst"] = [turned * sign for sign in signs]
+    if limited := interaction_cst(config.most_columns, config.column_groups):
+        params["interaction_cst"] = limited
     name = "LUTRanker" if model.loss.is_ranking else "LUTRegressor" if model.is_regression else "LUTClassifier"
     state = {"class": name, "params": params, "named": "features" in known}
     return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}

@@ -17,7 +17,7 @@ from lutetia._shared.losses import LOSSES, OWN, Loss
 from lutetia.errors import check_choice
 from lutetia.models import Tabular, best_class, text_columns
 from lutetia.sklearn.base import Array, TabularEstimator, probabilities
-from lutetia.sklearn.checks import check_params, monotone_columns
+from lutetia.sklearn.checks import check_params, interactions, monotone_columns
 from lutetia.training import (
     Boosted,
     Boosting,
@@ -59,6 +59,7 @@ class BoostedEstimator(TabularEstimator):
     """What classifier and regressor have in common: how their tables are fitted."""
 
     monotonic_cst: Any
+    interaction_cst: Any
 
     def _fit(self, rows: TabularRows, n_classes: int, eval_set: Any) -> None:
         with self._progress(self.n_tables * (1 + getattr(self, "calibrate", False))) as each:
@@ -88,7 +89,8 @@ class BoostedEstimator(TabularEstimator):
         wrong = [number for number, sign in zip(self._plain, monotone, strict=False) if sign and number in self.categories_]
         if wrong:
             raise ValueError(f"Categorical features cannot have monotonic constraints: {self.names()[wrong[0]]!r} has one")
-        return replace(shape, monotone=monotone)
+        meet = interactions(self.interaction_cst, self._names_in(), self.n_features_in_)
+        return replace(shape, monotone=monotone, interactions=meet)
 
     def _boosting(self, eval_set: Any, rows: TabularRows) -> Boosting:
         """The settings of the estimator's parameters, to fit these rows."""
@@ -229,10 +231,11 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
     Columns of categories: see `categorical_features`. Columns of text become words: those of a frame that hold strings and look
     like it, or those that `text_features` lists by name or number, or none with None. With `monotonic_cst`, as in scikit-learn,
     the score of the second of two classes never falls as a column of 1 rises, and never rises with one of -1: a number per
-    column, or a dict by their names. With `calibrate` a trial fit to four fifths of the samples says, on the last fifth, by what
-    number (`temperature_`) scores are divided, so that probabilities are not too high. With `enough_tables` the same samples say
-    how many tables are enough, of `n_tables` at most. An `eval_set`, (X, y) or (X, y, sample_weight), or `early_stopping`, ends
-    the fit after 10 · n_iter_no_change tables that did not help.
+    column, or a dict by their names. `interaction_cst`, as there, limits which columns meet in a table: "no_interactions",
+    "pairwise", or a list of sets of columns, by numbers or names. With `calibrate` a trial fit to four fifths of the samples
+    says, on the last fifth, by what number (`temperature_`) scores are divided, so that probabilities are not too high. With
+    `enough_tables` the same samples say how many tables are enough, of `n_tables` at most. An `eval_set`, (X, y) or (X, y,
+    sample_weight), or `early_stopping`, ends the fit after 10 · n_iter_no_change tables that did not help.
 
     Samples count by `sample_weight` in the fit and in all that is held out of it: early stopping, calibration, intervals.
     """
@@ -252,6 +255,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         text_features: Any = "auto",
         handle_unknown: str = "error",
         monotonic_cst: Any = None,
+        interaction_cst: Any = None,
         class_weight: Any = None,
         calibrate: bool = False,
         enough_tables: bool = False,
@@ -266,7 +270,8 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.class_weight, self.early_stopping, self.validation_fraction = class_weight, early_stopping, validation_fraction
-        self.calibrate, self.enough_tables, self.monotonic_cst = calibrate, enough_tables, monotonic_cst
+        self.calibrate, self.enough_tables = calibrate, enough_tables
+        self.monotonic_cst, self.interaction_cst = monotonic_cst, interaction_cst
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
         self.text_features = text_features
 
@@ -312,6 +317,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         text_features: Any = "auto",
         handle_unknown: str = "error",
         monotonic_cst: Any = None,
+        interaction_cst: Any = None,
         intervals: bool = False,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
@@ -321,7 +327,8 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         verbose: int = 0,
     ) -> None:
         self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
-        self.loss, self.quantile, self.monotonic_cst = loss, quantile, monotonic_cst
+        self.loss, self.quantile = loss, quantile
+        self.monotonic_cst, self.interaction_cst = monotonic_cst, interaction_cst
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.intervals, self.early_stopping, self.validation_fraction = intervals, early_stopping, validation_fraction

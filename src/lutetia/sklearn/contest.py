@@ -269,6 +269,8 @@ def given_text(problem: Problem, rows: TabularRows) -> list[str]:
         told.append("images: pixels in a row to all others; Lutetia's shifts and patterns are its own")
     if any(shape.monotone):
         told.append("monotonic constraints: Lutetia's alone")
+    if shape.interactions:
+        told.append("limits on columns that meet: Lutetia's alone")
     return told
 
 

@@ -45,6 +45,7 @@ class LUTRanker(BoostedEstimator):
         text_features: Any = "auto",
         handle_unknown: str = "error",
         monotonic_cst: Any = None,
+        interaction_cst: Any = None,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
@@ -55,7 +56,8 @@ class LUTRanker(BoostedEstimator):
         self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
-        self.monotonic_cst, self.early_stopping, self.validation_fraction = monotonic_cst, early_stopping, validation_fraction
+        self.monotonic_cst, self.interaction_cst = monotonic_cst, interaction_cst
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
         self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
         self.text_features = text_features
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
     from lutetia.training.images import ImageSettings, colours_first, images_in, is_damaged, labelled_images, read_pixels
     from lutetia.training.importance import column_importance, word_importance
+    from lutetia.training.interactions import Interactions
     from lutetia.training.intervals import error_bounds, half_widths, interval_bounds, interval_ends
     from lutetia.training.own_loss import function_name
     from lutetia.training.progress import Live, Silent
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
     from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, make_target, read_table_file
     from lutetia.training.table_files import named as column_names
-    from lutetia.training.table_fit import fit_rows, table_shape
+    from lutetia.training.table_fit import fit_rows, suit_limits, table_shape
     from lutetia.training.table_measure import measure as measure_tabular
     from lutetia.training.table_parts import fold_rows, learning_rows
     from lutetia.training.table_refit import Trial as RefitTrial
@@ -124,6 +125,7 @@ __getattr__, __dir__ = lazy_door(
         "images": "IMAGE_SUFFIXES=IMAGES ImageSettings colours_first images_in is_damaged labelled_images read_pixels",
         "importance": "column_importance word_importance",
         "intervals": "error_bounds half_widths interval_bounds interval_ends",
+        "interactions": "Interactions",
         "own_loss": "function_name",
         "progress": "Live Silent duration_text=clock",
         "queries": "query_numbers",
@@ -142,7 +144,7 @@ __getattr__, __dir__ = lazy_door(
         "splits": "Split",
         "table_files": "LearningTable TABLE_KINDS=KINDS TableFile UNNAMED_COLUMN=UNNAMED"
         " column_names=named find_target is_table make_target read_table_file",
-        "table_fit": "fit_rows table_shape",
+        "table_fit": "fit_rows suit_limits table_shape",
         "table_measure": "measure_tabular=measure",
         "table_parts": "fold_rows learning_rows",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",

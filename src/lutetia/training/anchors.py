@@ -30,25 +30,34 @@ class AnchorSearch:
         self.words, self.n_inputs = words_of(codes), len(codes)
         self.cells, self.n_anchors = room_of_cells(n_anchors, 0), n_anchors
         self.sample = room_of(0, len(self.words))
-        self.asked = self._asked(draw, way)
+        self.way, self.asked = way, self._asked(draw)
 
-    def _asked(self, draw: Draw, way: Callable[[Array], Array] | None) -> Iterator[tuple[Array, Array]]:
+    def _ways(self, candidates: Array) -> Array:
+        return np.zeros(candidates.shape[:2], np.int8) if self.way is None else self.way(candidates)
+
+    def _asked(self, draw: Draw) -> Iterator[tuple[Array, Array]]:
         """The candidates [A, C, 2] of a table and their directions [A, C]."""
         while True:
             drawn = draw(AHEAD * self.n_anchors)
-            ways = np.zeros(drawn.shape[:2], np.int8) if way is None else way(drawn)
+            ways = self._ways(drawn)
             for first in range(0, len(drawn), self.n_anchors):
                 yield drawn[first : first + self.n_anchors], ways[first : first + self.n_anchors]
 
     def choose(self, rows: Array, missing: Array, direction: Array, held: Array) -> Array:
         """The anchors of a table, int64 [A, 2], by rows uint32 [m]: missing float64 [n, K] in a direction [K] is what they are
         fitted to, and held float32 [n] how much they count."""
+        return self._best(*next(self.asked), rows, missing, direction, held)
+
+    def best(self, candidates: Array, *given: Array) -> Array:
+        """The best anchors int64 [k, 2] among candidates int64 [k, C, 2], by what `choose` takes."""
+        return self._best(candidates, self._ways(candidates), *given)
+
+    def _best(self, candidates: Array, ways: Array, rows: Array, missing: Array, direction: Array, held: Array) -> Array:
         if len(self.sample.entries) != len(rows):
             self.sample = room_of(len(rows), len(self.words))
-        candidates, ways = next(self.asked)
         if self.cells.own.shape[1] < candidates.shape[1] + 2 * AT_ONCE:
             self.cells = room_of_cells(self.n_anchors, candidates.shape[1])
-        anchors = np.empty((self.n_anchors, 2), np.int64)
+        anchors = np.empty((len(candidates), 2), np.int64)
         asked = candidates, ways, np.empty(candidates.shape[1]), anchors
         search(self.words, self.n_inputs, self.sample, self.cells, asked, (missing, direction, held, rows))
         return anchors

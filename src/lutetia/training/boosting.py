@@ -16,14 +16,16 @@ import numpy as np
 from lutetia._shared.loops import U, entry, kernel
 from lutetia._shared.losses import Loss
 from lutetia._shared.threads import spread
-from lutetia.training.anchors import AnchorSearch, constrained, drawer, missing_asked, row_drawer, way_of
+from lutetia.training.anchors import AnchorSearch, Draw, constrained, drawer, missing_asked, row_drawer, way_of
 from lutetia.training.goal_loops import BLOCK, add_rows, cells_of, read_cells, shared_answers
 from lutetia.training.goals import Goal, Step, useful_threads
+from lutetia.training.interactions import LimitedSearch, Limits
 from lutetia.training.monotone import directions, make_monotone
 
 Array = np.ndarray[Any, Any]
 N_CONSTANTS = 255  # thresholds 0 to 254: code > t
 FEW = 8  # samples that are added up one after another
+FREE = Limits()
 BETWEEN = 10  # tables from one look at the validation data to the next
 
 
@@ -109,23 +111,20 @@ def boost(
     goal: Goal,
     settings: Boosting,
     *,
-    signs: Array | None = None,
+    limits: Limits = FREE,
     valid: Validation | None = None,
     each: Each | None = None,
 ) -> Boosted:
-    """Fit tables to codes uint8 [F, n], where input f is at most tops[f]; `each(tables, losses)` reports progress. With signs
-    int8 [F] the last score never falls as an input of sign 1 rises, and never rises with one of sign -1."""
+    """Fit tables to codes uint8 [F, n], where input f is at most tops[f]; `each(tables, losses)` reports progress. Tables
+    keep to the limits."""
     random = np.random.default_rng(settings.seed)
-    n, k = codes.shape[1], goal.n_outputs
+    n, k, signs = codes.shape[1], goal.n_outputs, limits.signs
     base = goal.start()
     scores = np.tile(base.astype(np.float64), (n, 1))  # a sum of hundreds of small steps
     held = None if valid is None else np.tile(base, (valid.codes.shape[1], 1))
     weight = np.zeros((settings.n_tables, 1 << settings.n_anchors, k))
     anchors = np.empty((settings.n_tables, settings.n_anchors, 2), np.int64)
-    draw = drawer(random, tops, settings.candidates, settings.pairs, settings.kinds, settings.words)
-    if signs is not None:
-        draw = constrained(draw, random, tops, signs, missing_asked(codes, signs))
-    chooser = AnchorSearch(codes, settings.n_anchors, draw, None if signs is None else way_of(signs, k))
+    chooser = _chooser(codes, tops, settings, limits, k, random)
     rows, cells, threads = row_drawer(random, n, settings.rows), np.empty(n, np.uint16), useful_threads(n, settings.threads)
     losses: dict[str, list[float]] = {"train": [], "valid": []}
     best, waited, count = (np.inf, settings.n_tables), 0, settings.n_tables
@@ -159,11 +158,28 @@ def boost(
     return Boosted(anchors[:count].copy(), weight[:count].copy(), base, losses=losses)
 
 
+def _chooser(
+    codes: Array, tops: Array, settings: Boosting, limits: Limits, n_outputs: int, random: np.random.Generator
+) -> AnchorSearch | LimitedSearch:
+    """What chooses the anchors of tables within limits."""
+    signs = limits.signs
+    asked = None if signs is None else missing_asked(codes, signs)
+
+    def draw_of(tops: Array, pairs: bool = True) -> Draw:
+        part = settings.pairs if pairs else 0.0
+        draw = drawer(random, tops, settings.candidates, part, settings.kinds, settings.words)
+        return draw if signs is None or asked is None else constrained(draw, random, tops, signs, asked)
+
+    search = AnchorSearch(codes, settings.n_anchors, draw_of(tops), None if signs is None else way_of(signs, n_outputs))
+    return LimitedSearch(search, draw_of, tops, limits) if limits.interactions else search
+
+
 def refit(
     codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, settings: Boosting, signs: Array | None = None
 ) -> Array:
     """New rows [T, 2**A, K] of tables that keep their anchors [T, A, 2]: each round corrects the tables one after another. Each
-    of the first tables of a fit has learned little. These rounds make up for the tables that are left out. See `boost` for signs.
+    of the first tables of a fit has learned little. These rounds make up for the tables that are left out. `signs` are those of
+    `Limits`.
     """
     n, weight = codes.shape[1], weight.astype(np.float64)
     scores, step, cells = np.zeros((n, goal.n_outputs)), np.empty(weight.shape[1:]), np.empty(n, np.uint16)

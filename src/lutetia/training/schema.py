@@ -107,7 +107,7 @@ def _is(value: Any, kind: Any) -> bool:
         return kind is bool and isinstance(value, bool)
     if kind is float:
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # which long integers exceed, too
-    return isinstance(value, kind)
+    return isinstance(value, typing.get_origin(kind) or kind)
 
 
 def _within(value: object, metadata: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from lutetia.errors import ArgumentError, DataError, did_you_mean
 from lutetia.models import SHAPE_SAMPLES, most_apart
 from lutetia.training.patches import can_have_patches
 from lutetia.training.table_files import LearningTable, task_of
+from lutetia.training.table_fit import names_of
 
 if TYPE_CHECKING:
     from lutetia.training.table_run import TableConfig
@@ -36,6 +37,7 @@ def check_fit(config: TableConfig, table: LearningTable) -> None:
             f"data.shapes is true with data.window={config.data.window}, expected windows of {SHAPE_SAMPLES} rows or more"
         )
     _check_monotone(config, table)
+    _check_interactions(config, table)
 
 
 def _check_monotone(config: TableConfig, table: LearningTable) -> None:
@@ -52,6 +54,28 @@ def _check_monotone(config: TableConfig, table: LearningTable) -> None:
             raise DataError(f"fit.monotone has {name!r}, which holds categories, expected a column of numbers or dates")
     if any(wanted.values()) and len(table.classes) > 2:
         raise DataError(f"fit.monotone is for numbers and two classes, and {config.data.path} has {len(table.classes)} classes")
+
+
+def _check_interactions(config: TableConfig, table: LearningTable) -> None:
+    """Refuse limits that are no limits, or of columns that are no inputs."""
+    wanted = config.fit.interactions
+    if wanted is None:
+        return
+    if len(table.input_shape) > 1 or table.windows is not None:
+        held = "images" if table.windows is None else "windows of signals"
+        raise DataError(f"fit.interactions is for columns of data, and {config.data.path} holds {held}: leave it out")
+    groups = wanted if isinstance(wanted, list) else []
+    if not all(isinstance(group, list) and group and all(isinstance(name, str) for name in group) for group in groups) or (
+        not groups and wanted not in (1, 2)
+    ):
+        expected = "1, 2, or a list of lists of columns that may meet"
+        raise DataError(f"fit.interactions is {wanted!r}, expected {expected}")
+    names = names_of(table)
+    for name in (name for group in groups for name in group):
+        if name not in names:
+            left = table.left_out.get(name)
+            why = did_you_mean(name, names) if left is None else f"it is left out, {left}"
+            raise DataError(f"fit.interactions has {name!r}, which is not an input of {config.data.path}: {why}")
 
 
 def _check_loss(config: TableConfig, table: LearningTable) -> None:

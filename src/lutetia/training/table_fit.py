@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lutetia.models import Tabular
 from lutetia.training.boosting import Boosted, Each
+from lutetia.training.interactions import Interactions
 from lutetia.training.patches import PatchTrial, try_patches
 from lutetia.training.table_files import LearningTable
 from lutetia.training.table_parts import hold_out
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 
 if TYPE_CHECKING:
-    from lutetia.training.table_run import TableConfig
+    from lutetia.training.table_run import FitSettings, TableConfig
+
+SUITED = {1: {"n_tables": 2000, "n_anchors": 2, "candidates": 8}, 2: {"n_tables": 2000, "n_anchors": 3}}
 
 
 def table_shape(config: TableConfig, table: LearningTable) -> Shape:
@@ -25,7 +29,30 @@ def table_shape(config: TableConfig, table: LearningTable) -> Shape:
         table.input_shape,
         frozenset(table.dates),
         tuple(signs.get(name, 0) for name in table.features) if any(signs.values()) else (),
+        interactions_of(config.fit.interactions, names_of(table)),
     )
+
+
+def names_of(table: LearningTable) -> list[str]:
+    """The names of all inputs, texts among them."""
+    names = list(table.features)
+    for own in table.texts:
+        names.insert(own.place, own.name)
+    return names
+
+
+def interactions_of(wanted: int | list[Any] | None, names: Sequence[str]) -> Interactions:
+    """What `fit.interactions` says of the columns with these names."""
+    if isinstance(wanted, list):
+        return Interactions(0, tuple(tuple(sorted(map(names.index, group))) for group in wanted))
+    return Interactions(wanted or 0)
+
+
+def suit_limits(fit: FitSettings, given: Collection[str]) -> FitSettings:
+    """The settings that are best where one column, or two, may meet in a table; without those that are `given`, by their keys."""
+    known = SUITED.get(fit.interactions, {}) if isinstance(fit.interactions, int) else {}
+    suited: dict[str, Any] = {name: value for name, value in known.items() if f"fit.{name}" not in given}
+    return replace(fit, **suited)
 
 
 def fit_rows(

@@ -11,6 +11,7 @@ import torch
 from lutetia._shared.losses import ERRORS
 from lutetia.models import Tabular
 from lutetia.training.boosting import Boosting, refit
+from lutetia.training.interactions import Interactions
 from lutetia.training.table_measure import measure
 from lutetia.training.tabular import BASE_TABLES, Shape, TabularRows, fit_tabular, learning_codes
 
@@ -83,4 +84,6 @@ def _shape(model: Tabular) -> Shape:
     known = model.metadata.get("categories", {})
     counts = tuple(len(known.get(str(column), ())) for column in range(model.n_columns))
     dates = frozenset(map(int, model.metadata.get("dates", {})))
-    return Shape(model.config.n_classes, counts, tuple(model.config.input_shape), dates, model.config.monotone)
+    config = model.config
+    interactions = Interactions(config.most_columns, config.column_groups)
+    return Shape(config.n_classes, counts, tuple(config.input_shape), dates, config.monotone, interactions)

@@ -134,6 +134,7 @@ class FitSettings:
     loss: str = option("squared_error", choices=LOSSES)  # of numbers: see lutetia._shared.losses
     quantile: float | None = option(None, low=0, high=1)  # that loss = "quantile" predicts
     monotone: dict[str, int] = field(default_factory=dict)  # by column: 1, the answer never falls with it, or -1, it never rises
+    interactions: int | list[Any] | None = None  # columns that meet in a table: 1 or 2 at most, or lists of their names
     seed: int = option(0, low=0, high=2**63 - 1)
 
 
@@ -146,7 +147,8 @@ class TableConfig:
 
     def boosting(self) -> Boosting:
         """How tables are fitted, on the threads of torch."""
-        fit = {name: value for name, value in dataclasses.asdict(self.fit).items() if name != "monotone"}  # of columns: `Shape`
+        of_columns = ("monotone", "interactions")  # see `Shape`
+        fit = {name: value for name, value in dataclasses.asdict(self.fit).items() if name not in of_columns}
         fit |= {"loss": RANKING} if self.data.task == "ranking" else {}
         shift, patches = self.data.shift or 0, self.data.patches is True
         return Boosting(**fit, shift=shift, patches=patches, threads=torch.get_num_threads())
@@ -249,6 +251,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         **({"texts": _texts_told(texts, table.classes)} if texts else {}),
         **({} if table.classes else {"fit_loss": config.boosting().loss, "quantile": config.fit.quantile}),
         "monotone": config.fit.monotone,
+        **({"interactions": config.fit.interactions} if config.fit.interactions else {}),
         "temperature": fitted.temperature,
         **({"most_tables": config.fit.n_tables} if config.fit.calibrate and config.fit.enough_tables else {}),
         "weights": sum(each.numel() for each in model.parameters()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +13,22 @@ from torch import Tensor
 from lutetia._shared.losses import Loss
 from lutetia._shared.rankings import queries_of
 from lutetia.errors import fail
-from lutetia.models import TOP_CODE, Columns, Encoding, Grams, Patches, Tabular, TextColumn, fit_encoding, text_columns
+from lutetia.models import (
+    TOP_CODE,
+    Columns,
+    Encoding,
+    Grams,
+    Patches,
+    Tabular,
+    TextColumn,
+    column_owners,
+    fit_encoding,
+    text_columns,
+)
 from lutetia.training.boosting import N_CONSTANTS, Boosted, Boosting, Each, Validation, boost, score
 from lutetia.training.calibration import best_temperature, enough_of, held_out, row_losses, table_looks
 from lutetia.training.goals import SQUARED, Classes, Goal, number_goal
+from lutetia.training.interactions import ANY, Interactions, Limits
 from lutetia.training.own_loss import OwnNumbers
 from lutetia.training.patches import choose_patches
 from lutetia.training.ranking import Rankings
@@ -94,6 +107,7 @@ class Shape:
 
     `dates` are the columns of dates, whose numbers are seconds. `monotone` says of each column whether answers may only rise with
     it (1), only fall (-1), or either (0); empty without any such constraint. Of two classes the answer is the second.
+    `interactions` says which columns of the data, texts among them, may meet in a table.
     """
 
     n_classes: int
@@ -101,6 +115,7 @@ class Shape:
     input_shape: tuple[int, ...]
     dates: frozenset[int] = frozenset()
     monotone: tuple[int, ...] = ()
+    interactions: Interactions = ANY
 
     def with_inputs(self, n_inputs: int) -> Shape:
         """The same with this many inputs: those after the columns are made of texts, and are numbers."""
@@ -110,6 +125,11 @@ class Shape:
     def signs(self, encoding: Encoding) -> Array | None:
         """What `monotone` says of each encoded input, int8 [n_encoded]; None without a constraint."""
         return np.array(self.monotone, np.int8)[encoding.source.numpy()] if any(self.monotone) else None
+
+    def limits(self, encoding: Encoding, texts: Sequence[TextColumn]) -> Limits:
+        """What tables keep to, by encoded inputs."""
+        owners = column_owners(texts, len(self.n_categories))[encoding.source.numpy()] if self.interactions else None
+        return Limits(self.signs(encoding), owners, self.interactions)
 
 
 def encode_rows(rows: TabularRows, shape: Shape, most_codes: int = TOP_CODE, patches: Patches | None = None) -> Encoding:
@@ -161,14 +181,15 @@ def fit_tabular(
     if texts:
         kinds = text_kinds(encoding, texts)
         drawn = replace(drawn, kinds=kinds, words=kinds[-1])
+    limits = shape.limits(encoding, texts)
     is_tried = settings.calibrate and shape.n_classes > 1
     if is_tried and settings.enough_tables:
         n_tables, temperature = _trial(given, given_shape, settings, most_codes, each)
         report = None if each is None else lambda done, losses: each(settings.n_tables + done, losses)
-        fitted = boost(codes, tops, goal, replace(drawn, n_tables=n_tables), signs=shape.signs(encoding), valid=held, each=report)
+        fitted = boost(codes, tops, goal, replace(drawn, n_tables=n_tables), limits=limits, valid=held, each=report)
         fitted.temperature = temperature
     else:
-        fitted = boost(codes, tops, goal, drawn, signs=shape.signs(encoding), valid=held, each=each)
+        fitted = boost(codes, tops, goal, drawn, limits=limits, valid=held, each=each)
         if is_tried:
             begun = len(fitted.anchors)
             report = None if each is None else lambda done, losses: each(begun + done, losses)
@@ -276,6 +297,8 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
         "parts": encoding.parts if any(encoding.parts) else (),
     }
     sizes |= {"monotone": shape.monotone} if any(shape.monotone) else {}
+    if shape.interactions:
+        sizes |= {"most_columns": shape.interactions.most, "column_groups": shape.interactions.groups}
     if (patches := encoding.patches) is not None:
         sizes |= {"patch_detectors": len(patches.pairs), "patch_pairs": patches.pairs.shape[1], "patch_counts": patches.n_counts}
     model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=seed, **sizes, **fields)
