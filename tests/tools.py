@@ -22,7 +22,7 @@ MODULE = "Python module"
 TOOLS = (
     *("iverilog*", "vvp", "verilator*", "ghdl*", "nextpnr-*", "icepack", "ecppack", "yosys*", "chromium*", "google-chrome*"),
     *("cc", "c++", "gcc*", "g++*", "c89*", "c99*", "clang*", "cpp*", "ld", "ld.*", "*-linux-gnu-*"),
-    *("arm-none-eabi-*", "riscv64-*", "qemu-*"),
+    *("arm-none-eabi-*", "riscv64-*", "qemu-*", "avr-*", "simavr*"),
 )
 
 

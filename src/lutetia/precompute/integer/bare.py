@@ -1,7 +1,7 @@
 """A C program on machines without an operating system or a multiplier: its memory, and its instructions per answer.
 
-Compilers are used where they are installed (Debian: gcc-arm-none-eabi, gcc-riscv64-unknown-elf); with qemu-user the program also
-runs, its answers are compared with the model's, and its instructions are counted.
+Compilers are used where they are installed (Debian: gcc-arm-none-eabi, gcc-riscv64-unknown-elf, gcc-avr with avr-libc); with qemu-user or
+simavr the program also runs, its answers are compared with the model's, and its instructions or cycles are counted.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from lutetia.precompute.integer.avr import run_avr, wanted_answers
 from lutetia.precompute.integer.c_text import source
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.integer.language import IntegerTransformer
-from lutetia.precompute.integer.pixels import has_patches, pixel_inputs
+from lutetia.precompute.integer.samples import random_samples
 from lutetia.precompute.tools.hardware import EquivalenceError
 
 SECONDS = 120
+SAMPLES = 3  # that an AVR answers
 PARTS = ("model", "signals")  # signals.c is there where the model takes windows of them
 FREESTANDING = ("-ffreestanding", "-fomit-frame-pointer")
 COUNTED = ("-singlestep", "-d", "exec,nochain")  # qemu then writes a line for each instruction
@@ -37,6 +37,7 @@ class BareMachine:
     emulator: str | None = None
 
 
+AVR = "AVR"
 MACHINES = {
     "this machine": BareMachine("cc", "size"),
     "Cortex-M0": BareMachine(
@@ -45,12 +46,13 @@ MACHINES = {
     "RISC-V rv32i": BareMachine(
         "riscv64-unknown-elf-gcc", "riscv64-unknown-elf-size", ("-march=rv32i", "-mabi=ilp32", *FREESTANDING), "qemu-riscv32"
     ),
+    AVR: BareMachine("avr-gcc", "avr-size", ("-mmcu=atmega328p", "-std=gnu99"), "simavr"),
 }
 
 
 def measured(model: IntegerTransformer | IntegerClassifier, texts: dict[str, str]) -> dict[str, Any]:
     """For each machine whose compiler is installed: bytes of `flash` (code and constants) and of `ram` (variables). If its
-    emulator is installed, too: `instructions` per answer, once the answers equal the model's.
+    emulator is installed, too: `instructions` per answer, or `cycles` of an AVR, once the answers equal the model's.
     """
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -61,7 +63,8 @@ def measured(model: IntegerTransformer | IntegerClassifier, texts: dict[str, str
             if shutil.which(machine.compiler) and shutil.which(machine.size):
                 told[title] = _sizes(folder, machine)
                 if machine.emulator and shutil.which(machine.emulator) and not told[title]["left_out"]:
-                    told[title] |= _emulated(folder, title, machine, model)
+                    emulated = _simulated if title == AVR else _emulated
+                    told[title] |= emulated(folder, title, machine, model)
     return told
 
 
@@ -97,6 +100,7 @@ def _emulated(folder: Path, title: str, machine: BareMachine, model: IntegerTran
         "-Wl,--no-relax",
         "bare.c",
         "model.o",
+        *(["-include", "signals.h", "signals.o", "-lgcc"] if (folder / "signals.o").exists() else []),  # which divides
         "-o",
         "bare",
     ]
@@ -111,14 +115,19 @@ def _emulated(folder: Path, title: str, machine: BareMachine, model: IntegerTran
     return {"instructions": answers[1][2] - answers[0][2], "emulator": machine.emulator}
 
 
-def _samples(model: IntegerClassifier, count: int) -> tuple[np.ndarray[Any, Any], bytes]:
-    """Random inputs, and what the program reads for them: the inputs themselves, or the pixels that they are made of."""
-    random = np.random.default_rng(0)
-    if has_patches(model):
-        pixels = random.integers(256, size=(count, model.model.n_columns))
-        return pixel_inputs(model, pixels), pixels.astype("<u1").tobytes()
-    x = random.integers(2**model.input_bits, size=(count, model.n_inputs))
-    return x, x.astype("<u1" if model.input_bits <= 8 else "<u2").tobytes()
+def _simulated(folder: Path, title: str, machine: BareMachine, model: IntegerTransformer | IntegerClassifier) -> dict[str, Any]:
+    """The same of an AVR."""
+    assert machine.emulator is not None
+    samples = None if isinstance(model, IntegerTransformer) else random_samples(model, SAMPLES)
+    wanted = wanted_answers(model, samples)
+    try:
+        made = run_avr(folder, machine.compiler, machine.emulator, samples)
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"not_run": f"{machine.emulator} did not run the program: {error}"}
+    given = [line[:-1] for line in made.lines]
+    if given != wanted:
+        raise EquivalenceError(f"on {title} the program answers {given}, expected {wanted}")
+    return {"cycles": made.lines[-1][-1], "chip": made.chip, "emulator": machine.emulator}
 
 
 def _answers(folder: Path, emulator: str, model: IntegerTransformer | IntegerClassifier, count: int) -> tuple[bytes, bytes, int]:
@@ -127,9 +136,8 @@ def _answers(folder: Path, emulator: str, model: IntegerTransformer | IntegerCla
         prompt = bytes(min(value, model.vocab - 1) for value in b"\n")
         given, wanted = bytes([count]) + prompt, model.generate(prompt, count)
     else:
-        x, given = _samples(model, count)
-        answers = [model(x).numpy(), *([] if model.half_width is None else [model.half_width(x)])]
-        wanted = np.stack(answers, 1).astype("<i4").tobytes()
+        samples = random_samples(model, count)
+        given, wanted = samples.to_bytes(), samples.answers(model).astype("<i4").tobytes()
     done = subprocess.run(
         [emulator, *COUNTED, "./bare"], cwd=folder, input=given, check=True, capture_output=True, timeout=SECONDS
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from lutetia.errors import ArgumentError
 from lutetia.precompute.integer.c_pixels import pixels_bytes, pixels_header, pixels_text
-from lutetia.precompute.integer.c_text import INCLUDES, array, define, n_bytes, smallest, source, title, type_of
+from lutetia.precompute.integer.c_text import BEGIN, END, INCLUDES, array, define, n_bytes, smallest, source, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, TableStage
 from lutetia.precompute.integer.pixels import has_patches
 from lutetia.precompute.integer.scales import signed_bits
@@ -21,14 +21,13 @@ HEADER = """{title}#ifndef LUTETIA_MODEL_H
 
 #include <stdint.h>
 
+{begin}
 {sizes}
 typedef {kind} input_t; /* 0 to LUTETIA_LARGEST */
 
 /* {says} */
 int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS]);
-{width}{pixels}
-#endif
-"""
+{width}{pixels}{end}"""
 
 WIDTH_HEADER = """
 /* How far the truth is from lutetia_answer(x) at most, in nine of ten cases, in the same units. */
@@ -99,7 +98,7 @@ def classifier_files(model: IntegerClassifier) -> dict[str, str]:
     called = "".join(step.split("\n")[1] + "\n" for step in steps)
     last = f"y{len(parts) - 1}"
     if n_outputs[-1] > 1:
-        declared += "    int32_t c, best = 0;\n"
+        declared += "    int c, best = 0;\n"
         called += (
             f"    for (c = 1; c < {n_outputs[-1]}; c++)\n        best = {last}[c] > {last}[best] ? c : best;\n    return best;\n"
         )
@@ -146,12 +145,14 @@ def _header(model: IntegerClassifier) -> str:
     width = "" if (own := model.half_width) is None else WIDTH_HEADER
     width = LOG_WIDTH_HEADER.format(unit=repr(own.unit)) if own is not None and own.is_log else width
     pixels = pixels_header(model) if has_patches(model) else ""
-    return HEADER.format(title=about, sizes=sizes, kind=_input_type(model), says=says, width=width, pixels=pixels)
+    return HEADER.format(
+        begin=BEGIN, end=END, title=about, sizes=sizes, kind=_input_type(model), says=says, width=width, pixels=pixels
+    )
 
 
 def _check_number(model: IntegerClassifier, parts: list[StageText]) -> None:
     """Refuse numbers and intervals that do not fit what the functions return."""
-    if model.n_outputs == 1 and parts[-1].out != "int32_t":
+    if model.n_outputs == 1 and parts[-1].out == "int64_t":
         bits = model.stages[-1].bits
         raise ArgumentError(f"the sum of the tables takes {bits} bits, expected at most 32 in C: use fewer weight bits")
     if (width := model.half_width) is not None:
@@ -181,14 +182,15 @@ def _stages(model: IntegerClassifier) -> list[StageText]:
             text = _linear(number, stage, kind, _sum_type(largest))
         else:
             largest = _reach(stage)
-            text = _tables(number, stage, kind, _sum_type(largest))
+            text = _tables(number, stage, kind, _sum_type(largest, 16))
         made.append(text)
         kind = text.out
     return made
 
 
-def _sum_type(largest: Array) -> str:
-    return "int32_t" if signed_bits(int(largest.max())) <= 32 else "int64_t"
+def _sum_type(largest: Array, least: int = 32) -> str:
+    bits = signed_bits(int(largest.max()))
+    return next(f"int{size}_t" for size in (16, 32, 64) if max(bits, least) <= size)
 
 
 def _reach(stage: TableStage) -> Array:
@@ -217,45 +219,86 @@ def _linear(number: int, stage: LinearStage, kind: str, out: str) -> StageText:
 
 
 def _tables(number: int, stage: TableStage, kind: str, out: str) -> StageText:
-    """Comparisons of inputs with each other come first, then those with constants."""
-    constant = stage.right < 0
-    order = np.argsort(constant, kind="stable")
-    place = np.argsort(order, kind="stable")
-    pairs = int((~constant).sum())
-    lanes = place[stage.lanes]
-    arrays: dict[str, Array] = {
-        f"LEFT{number}": stage.left[order], f"RIGHT{number}": stage.right[order[:pairs]],
-        f"CONSTANT{number}": stage.constant[order[pairs:]], f"LANES{number}": lanes.reshape(-1), f"BIAS{number}": stage.bias,
-    }  # fmt: skip
+    """A lookup compares as it goes, or reads comparisons that were made before: whichever takes less flash."""
+    shared, direct = _shared_bits(number, stage), _own_bits(number, stage)
+    bits = shared if _flash(shared.arrays) < _flash(direct.arrays) else direct
+    rows, more = _rows(number, stage, out)
+    n_lookups, k = stage.lanes.shape
+    arrays = bits.arrays | more
+    flip = ""
     if stage.flip.any():
         arrays[f"FLIP{number}"] = stage.flip
-    rows, more = _rows(number, stage)
-    arrays |= more
-    n_bits, (n_lookups, k) = len(order), lanes.shape
-    compare = f"        if (x[LEFT{number}[i]] > %s)\n            bits[i >> 3] |= (uint8_t)(1u << (i & 7));\n"
-    ifs = ""
-    if pairs:
-        ifs += f"    for (i = 0; i < {pairs}; i++) {{\n{compare % f'x[RIGHT{number}[i]]'}    }}\n"
-    if pairs < n_bits:
-        ifs += f"    for (i = {pairs}; i < {n_bits}; i++) {{\n{compare % f'CONSTANT{number}[i - {pairs}]'}    }}\n"
-    flip = f"        index ^= FLIP{number}[u];\n" if stage.flip.any() else ""
+        flip = f"        index ^= FLIP{number}[u];\n"
+    arrays[f"BIAS{number}"] = stage.bias
+    index = "unsigned" if k <= 16 else "unsigned long"  # which has 16 bits at least
     code = f"""static void stage{number}(const {kind} *x, {out} *y)
 {{
-    static uint8_t bits[{n_bits // 8 + 1}];
-    const {type_of(lanes)} *lane = LANES{number};
-    int i, o, u, r;
-{rows.start}    memset(bits, 0, sizeof bits);
-{ifs}    for (o = 0; o < {len(stage.bias)}; o++)
-        y[o] = BIAS{number}[o];
+{bits.start}{rows.start}    int {bits.counters}o, u, r;
+{bits.before}    for (o = 0; o < {len(stage.bias)}; o++)
+        y[o] = ({out})BIAS{number}[o];
     for (u = 0; u < {n_lookups}; u++) {{
-        unsigned long index = 0;
-        for (r = 0; r < {k}; r++, lane++)
-            index = index << 1 | (unsigned long)(bits[*lane >> 3] >> (*lane & 7) & 1);
+        {index} index = 0;
+{bits.first}        for (r = 0; r < {k}; r++{bits.step})
+            index = index << 1 | ({index})({bits.bit});
 {flip}{rows.body}    }}
 }}
 
 """
-    return _stage_text(arrays, code, n_bits // 8 + 1, out)
+    return _stage_text(arrays, code, bits.ram, out)
+
+
+@dataclass(frozen=True)
+class _Bits:
+    """Where the bits of an index come from: arrays, declarations, what is done before all lookups, before each, and for a bit."""
+
+    arrays: dict[str, Array]
+    start: str
+    counters: str
+    before: str
+    first: str
+    step: str
+    bit: str
+    ram: int
+
+
+def _flash(arrays: dict[str, Array]) -> int:
+    return sum(values.size * n_bytes(type_of(values)) for values in arrays.values())
+
+
+def _own_bits(number: int, stage: TableStage) -> _Bits:
+    """Every lookup has its comparisons beside each other: an input, and what it is compared with."""
+    lanes = stage.lanes
+    is_pair = stage.right[lanes] >= 0
+    asked = np.stack([stage.left[lanes], np.where(is_pair, stage.right[lanes], stage.constant[lanes])], 2)
+    arrays = {f"ASKED{number}": asked.reshape(-1)}
+    start = f"    const LUTETIA_FLASH {type_of(asked)} *asked = ASKED{number};\n"
+    first, right, step = "", "x[asked[1]]" if is_pair.all() else "asked[1]", ", asked += 2"
+    if is_pair.any() and not is_pair.all():
+        arrays[f"PAIRS{number}"] = (is_pair << np.arange(lanes.shape[1])).sum(1)
+        first = f"        {type_of(arrays[f'PAIRS{number}'])} pairs = PAIRS{number}[u]; /* whether a bit compares two inputs */\n"
+        right, step = "(pairs & 1 ? x[asked[1]] : asked[1])", step + ", pairs >>= 1"
+    return _Bits(arrays, start, "", "", first, step, f"x[asked[0]] > {right}", 0)
+
+
+def _shared_bits(number: int, stage: TableStage) -> _Bits:
+    """All comparisons are made first, each once: those of inputs with each other, then those with constants."""
+    constant = stage.right < 0
+    order = np.argsort(constant, kind="stable")
+    lanes = np.argsort(order, kind="stable")[stage.lanes]
+    pairs, n_bits = int((~constant).sum()), len(order)
+    arrays = {
+        f"LEFT{number}": stage.left[order], f"RIGHT{number}": stage.right[order[:pairs]],
+        f"CONSTANT{number}": stage.constant[order[pairs:]], f"LANES{number}": lanes.reshape(-1),
+    }  # fmt: skip
+    compare = f"        if (x[LEFT{number}[i]] > %s)\n            bits[i >> 3] = (uint8_t)(bits[i >> 3] | 1 << (i & 7));\n"
+    before = "    memset(bits, 0, sizeof bits);\n"
+    if pairs:
+        before += f"    for (i = 0; i < {pairs}; i++) {{\n{compare % f'x[RIGHT{number}[i]]'}    }}\n"
+    if pairs < n_bits:
+        before += f"    for (i = {pairs}; i < {n_bits}; i++) {{\n{compare % f'CONSTANT{number}[i - {pairs}]'}    }}\n"
+    start = f"    static uint8_t bits[{n_bits // 8 + 1}];\n    const LUTETIA_FLASH {type_of(lanes)} *lane = LANES{number};\n"
+    bit = "bits[*lane >> 3] >> (*lane & 7) & 1"
+    return _Bits(arrays, start, "i, ", before, "", ", lane++", bit, n_bits // 8 + 1)
 
 
 @dataclass(frozen=True)
@@ -266,7 +309,7 @@ class _Rows:
     body: str
 
 
-def _rows(number: int, stage: TableStage) -> tuple[_Rows, dict[str, Array]]:
+def _rows(number: int, stage: TableStage, out: str) -> tuple[_Rows, dict[str, Array]]:
     """Votes of one bit packed by eight; whole rows where most sums are reached; columns and their targets elsewhere."""
     n, n_outputs = len(stage.contents), len(stage.bias)
     widest = max((int(contents.max()) for contents in stage.contents), default=0)
@@ -275,16 +318,19 @@ def _rows(number: int, stage: TableStage) -> tuple[_Rows, dict[str, Array]]:
         keys, starts = _shared([contents[:, 0] for contents in stage.contents])
         packed = np.stack([np.packbits(contents.astype(np.uint8), bitorder="little") for contents in keys])
         arrays = {f"VOTES{number}": packed, f"TABLE{number}": starts, f"TARGET{number}": np.concatenate(stage.targets)}
-        vote = f"VOTES{number}[TABLE{number}[u]][index >> 3] >> (index & 7) & 1"
-        return _Rows("", f"        y[TARGET{number}[u]] += {vote};\n"), arrays
+        vote = f"VOTES{number}[{_table(number, starts)}][index >> 3] >> (index & 7) & 1"
+        return _Rows("", f"        y[TARGET{number}[u]] = ({out})(y[TARGET{number}[u]] + ({vote}));\n"), arrays
     if 2 * reached >= n * n_outputs and all(len(set(each.tolist())) == len(each) for each in stage.targets):
         full = [_spread(contents, targets, n_outputs) for contents, targets in zip(stage.contents, stage.targets, strict=True)]
         keys, starts = _shared(full)
         rows = np.stack(keys) if keys else np.zeros((1, 1, n_outputs), np.int64)
         if widest < 16:
-            return _half_bytes(number, rows, starts)
+            return _half_bytes(number, rows, starts, out)
         arrays = {f"ROWS{number}": rows, f"TABLE{number}": starts}
-        add = f"        for (o = 0; o < {n_outputs}; o++)\n            y[o] += ROWS{number}[TABLE{number}[u]][index][o];\n"
+        add = f"""        const LUTETIA_FLASH {type_of(rows)} *row = ROWS{number}[{_table(number, starts)}][index];
+        for (o = 0; o < {n_outputs}; o++)
+            y[o] = ({out})(y[o] + row[o]);
+"""
         return _Rows("", add), arrays
     keys, starts = _shared([np.ascontiguousarray(contents.T) for contents in stage.contents])
     offsets = np.cumsum([0, *(each.size for each in keys)])
@@ -295,23 +341,28 @@ def _rows(number: int, stage: TableStage) -> tuple[_Rows, dict[str, Array]]:
         f"TARGETS{number}": np.concatenate(stage.targets),
     }
     k = stage.lanes.shape[1]
-    body = f"""        const {type_of(arrays[f"COLUMNS{number}"])} *column = COLUMNS{number} + START{number}[u] + index;
+    body = f"""        const LUTETIA_FLASH {type_of(arrays[f"COLUMNS{number}"])} *column = COLUMNS{number} + START{number}[u] + index;
         for (o = 0; o < COUNT{number}[u]; o++, column += {2**k})
-            y[*target++] += *column;
+            y[*target] = ({out})(y[*target] + *column), target++;
 """
-    return _Rows(f"    const {type_of(arrays[f'TARGETS{number}'])} *target = TARGETS{number};\n", body), arrays
+    return _Rows(f"    const LUTETIA_FLASH {type_of(arrays[f'TARGETS{number}'])} *target = TARGETS{number};\n", body), arrays
 
 
-def _half_bytes(number: int, rows: Array, starts: Array) -> tuple[_Rows, dict[str, Array]]:
+def _half_bytes(number: int, rows: Array, starts: Array, out: str) -> tuple[_Rows, dict[str, Array]]:
     """Whole rows of numbers of four bits, two to a byte, the first in the lower half: rows [n_tables, 2**k, n_outputs]."""
     n_outputs = rows.shape[2]
     even = np.concatenate([rows, np.zeros((*rows.shape[:2], n_outputs % 2), dtype=np.int64)], 2)
     arrays = {f"ROWS{number}": even[:, :, ::2] | even[:, :, 1::2] << 4, f"TABLE{number}": starts}
-    body = f"""        const uint8_t *row = ROWS{number}[TABLE{number}[u]][index];
+    body = f"""        const LUTETIA_FLASH uint8_t *row = ROWS{number}[{_table(number, starts)}][index];
         for (o = 0; o < {n_outputs}; o++)
-            y[o] += row[o >> 1] >> (o & 1 ? 4 : 0) & 15;
+            y[o] = ({out})(y[o] + (row[o >> 1] >> (o & 1 ? 4 : 0) & 15));
 """
     return _Rows("", body), arrays
+
+
+def _table(number: int, starts: Array) -> str:
+    """The table of a lookup: of its own, or one that is shared."""
+    return "u" if np.array_equal(starts, np.arange(len(starts))) else f"TABLE{number}[u]"
 
 
 def _shared(tables: list[Array]) -> tuple[list[Array], Array]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lutetia.models import DATE_ORDERS as ORDERS
 from lutetia.models import DATE_PARTS, MISSING_WORDS, text_columns
-from lutetia.precompute.integer.c_text import array, define, n_bytes, source, strings, title, type_of
+from lutetia.precompute.integer.c_text import BEGIN, END, FLASH, array, define, n_bytes, source, strings, title, type_of
 from lutetia.precompute.integer.c_texts import HEADER as TEXTS
 from lutetia.precompute.integer.c_texts import texts_bytes, texts_source
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
@@ -26,6 +26,7 @@ HEADER = """{title}#ifndef LUTETIA_COLUMNS_H
 
 #include "model.h"
 
+{begin}
 {sizes}
 extern const char *const lutetia_columns[LUTETIA_COLUMNS]; /* their names, in UTF-8 */
 extern const char *const lutetia_units[LUTETIA_COLUMNS];   /* "" where there is none */
@@ -35,9 +36,7 @@ extern const char *const lutetia_classes[LUTETIA_OUTPUTS];
 
 /* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is missing. */
 void lutetia_encode(const double values[LUTETIA_{values}], input_t x[LUTETIA_INPUTS]);
-{more}{unit}
-#endif
-"""
+{more}{unit}{end}"""
 DATES = """
 /* Columns of dates: 0 for another, 1 where the year comes first in a file, 2 the day, 3 the month. Their values are seconds since
  * the beginning of 1970, as lutetia_date gives them; NAN for a day that does not exist. */
@@ -54,13 +53,13 @@ UNIT = """
 
 PRECISION = """#include <float.h>
 #if DBL_MANT_DIG < 53
-#error "values are compared as doubles of 64 bits: avr-gcc has them from version 10 on, with -mdouble=64"
+#error "values are compared as doubles of 64 bits: build the model with --reading auto, which needs none"
 #endif
 """
 ENCODE = """
 void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPUTS])
 {
-    int i, k;
+    int i;
     for (i = 0; i < LUTETIA_INPUTS; i++) {
         double value = values[SOURCE[i]];
         int first = START[i], count = START[i + 1] - first;
@@ -72,9 +71,7 @@ void lutetia_encode(const double values[LUTETIA_COLUMNS], input_t x[LUTETIA_INPU
                 x[i] = CODE[first + (int)value];
             continue;
         }
-        x[i] = 1;
-        for (k = 0; k < count && EDGE[first + k] < value; k++)
-            x[i] = CODE[first + k];
+        x[i] = code_of(i, value);
     }
 }
 """
@@ -110,7 +107,8 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
     dates = f"const int lutetia_dates[LUTETIA_COLUMNS] = {{{numbers}}};\n" + source("dates.c") if any(orders) else ""
     unit = "" if model.n_outputs > 1 else unit_text(model)
     program = "".join([
-        about, '#include "columns.h"\n\n', PRECISION, "#include <math.h>\n\n" if dates or texts else "\n", codes,
+        about, '#include "columns.h"\n\n', PRECISION, "#include <math.h>\n\n" if dates or texts else "\n", FLASH, codes,
+        "typedef double value_t;\n"
         f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(double, parts['EDGE'])) or '0'}}};\n",
         lists,
         f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{strings(names)}}};\n",
@@ -120,12 +118,15 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
         f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{strings(classes)}}};\n",
         dates,
         texts_source(texts) if texts else "",
+        source("codes.c"),
         ENCODE.replace("PART_OF", PART_OF if "PART" in parts else "").replace("COLUMNS", "VALUES" if texts else "COLUMNS"),
     ])  # fmt: skip
     sizes = define(LUTETIA_COLUMNS=n, LUTETIA_UNKNOWN_IS_MISSING=int(known.get("unknown") == "missing"))
     sizes += define(LUTETIA_VALUES=model.model.n_columns) if texts else ""
     told = (DATES if dates else "") + (TEXTS.format(count=len(texts)) if texts else "")
-    header = HEADER.format(title=about, sizes=sizes, values="VALUES" if texts else "COLUMNS", more=told, unit=unit)
+    header = HEADER.format(
+        begin=BEGIN, end=END, title=about, sizes=sizes, values="VALUES" if texts else "COLUMNS", more=told, unit=unit
+    )
     rows = "".join(map(source, ("reading.c", "cells.c", *(["date_cells.c"] if dates else []), "values.c", "rows.c")))
     return {"columns.h": header, "columns.c": program, "rows.c": rows}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.precompute.integer.c_text import INCLUDES, array, define, n_bytes, smallest, source, title
+from lutetia.precompute.integer.c_text import BEGIN, END, INCLUDES, array, define, n_bytes, smallest, source, title
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
 from lutetia.precompute.integer.sampling import weights
 from lutetia.precompute.integer.scales import GAIN_BITS
@@ -16,6 +16,7 @@ HEADER = """{title}#ifndef LUTETIA_MODEL_H
 
 #include <stdint.h>
 
+{begin}
 {sizes}
 typedef {index} index_t;
 
@@ -33,9 +34,7 @@ void lutetia_reset(lutetia_state *state);                              /* forget
 int lutetia_put(lutetia_state *state, int byte);                       /* read a byte; -1 where it is not of the vocabulary */
 int lutetia_best(const lutetia_state *state);                          /* the best next byte; -1 where nothing was read */
 int lutetia_draw(const lutetia_state *state, uint32_t *generator);     /* a next byte drawn; the seed is the first *generator */
-
-#endif
-"""
+{end}"""
 
 
 def language_files(model: IntegerTransformer) -> dict[str, str]:
@@ -77,7 +76,7 @@ def _header(model: IntegerTransformer) -> str:
         LUTETIA_FF_DETECTORS=len(model.blocks[0].feed_forward.numbers),
     )
     about = title("A language model of lookup tables: reads bytes, writes bytes.")
-    return HEADER.format(title=about, sizes=sizes, index=_index_type(model), ram=memory(model)["ram_bytes"])
+    return HEADER.format(begin=BEGIN, end=END, title=about, sizes=sizes, index=_index_type(model), ram=memory(model)["ram_bytes"])
 
 
 def _program(model: IntegerTransformer) -> str:

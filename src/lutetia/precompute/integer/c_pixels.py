@@ -8,7 +8,7 @@ import numpy as np
 
 from lutetia.models import REGION_CELLS
 from lutetia.precompute.integer.c_columns import comparisons
-from lutetia.precompute.integer.c_text import array, define, n_bytes, smallest, type_of
+from lutetia.precompute.integer.c_text import array, define, n_bytes, smallest, source, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.integer.pixels import whole_edges
 
@@ -16,6 +16,11 @@ Array = np.ndarray[Any, Any]
 HEADER = """
 {sizes}
 /* An image, its pixels row by row, one channel after another, as the inputs of lutetia_answer. */
+#define LUTETIA_ENCODES
+#define LUTETIA_SAMPLE LUTETIA_PIXELS
+#define LUTETIA_LEAST 0
+#define LUTETIA_MOST 255
+typedef uint8_t sample_t;
 void lutetia_encode(const uint8_t pixels[LUTETIA_PIXELS], input_t x[LUTETIA_INPUTS]);
 """
 # A detector compares pairs of pixels at every position of the image; `held` counts its addresses in each of 4 x 4 cells.
@@ -23,7 +28,7 @@ ENCODE = """
 /* How far two pixels of a patch are apart. */
 static int apart(const uint8_t *at, int detector, int pair)
 {{
-    const {offset} *first = FIRST + (detector << {pair_bits}), *second = SECOND + (detector << {pair_bits});
+    const LUTETIA_FLASH {offset} *first = FIRST + (detector << {pair_bits}), *second = SECOND + (detector << {pair_bits});
     int total, channel;
     if (!ALL_CHANNELS[detector])
         return at[first[pair]] - at[second[pair]];
@@ -35,7 +40,7 @@ static int apart(const uint8_t *at, int detector, int pair)
 void lutetia_encode(const uint8_t pixels[LUTETIA_PIXELS], input_t x[LUTETIA_INPUTS])
 {{
     static {count} held[{cells}];
-    int detector, row, column, pair, i, k, n = 0, down, across;
+    int detector, row, column, pair, i, n = 0, down, across;
     for (detector = 0; detector < {detectors}; detector++) {{
         const uint8_t *line = pixels;
         int below = 0, from_top = 0;
@@ -47,7 +52,7 @@ void lutetia_encode(const uint8_t pixels[LUTETIA_PIXELS], input_t x[LUTETIA_INPU
             for (column = 0; column < across; column++) {{
                 int address = 0;
                 for (pair = 0; pair < {pairs}; pair++)
-                    if (apart(line + column, detector, pair) > THRESHOLD[detector])
+                    if (apart(line + column, detector, pair) > (int)THRESHOLD[detector])
                         address |= 1 << pair;
                 held[((from_top << 2 | from_left) << {pairs}) | address]++;
                 for (beside += 4; beside >= across; beside -= across)
@@ -64,12 +69,8 @@ void lutetia_encode(const uint8_t pixels[LUTETIA_PIXELS], input_t x[LUTETIA_INPU
             counts[n] = ({count})total;
         }}
     }}
-    for (i = 0; i < LUTETIA_INPUTS; i++) {{
-        int32_t value = i < LUTETIA_PIXELS ? pixels[i] : counts[i - LUTETIA_PIXELS];
-        x[i] = 1;
-        for (k = START[i]; k < START[i + 1] && EDGE[k] < value; k++)
-            x[i] = CODE[k];
-    }}
+    for (i = 0; i < LUTETIA_INPUTS; i++)
+        x[i] = code_of(i, i < LUTETIA_PIXELS ? pixels[i] : counts[i - LUTETIA_PIXELS]);
 }}
 
 """
@@ -90,7 +91,8 @@ def pixels_text(model: IntegerClassifier) -> str:
     }  # fmt: skip
     kinds = {"FIRST": sizes["offset"], "SECOND": sizes["offset"]}
     tables = "".join(array(name, values, kinds.get(name)) for name, values in parts.items())
-    return tables + f"static {sizes['count']} counts[LUTETIA_COUNTS];\n" + ENCODE.format(**sizes)
+    tables += f"typedef int32_t value_t;\nstatic {sizes['count']} counts[LUTETIA_COUNTS];\n"
+    return tables + source("codes.c") + ENCODE.format(**sizes)
 
 
 def pixels_bytes(model: IntegerClassifier) -> tuple[int, int]:

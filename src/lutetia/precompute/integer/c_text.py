@@ -11,11 +11,34 @@ import numpy as np
 from lutetia._version import __version__
 
 LINE = 130
+# Around what a header declares, so that C++ finds it.
+BEGIN = """#ifdef __cplusplus
+extern "C" {
+#endif
+"""
+END = """
+#ifdef __cplusplus
+}
+#endif
+#endif
+"""
 TYPES = [(-(2**7), 2**7, "int8_t"), (-(2**15), 2**15, "int16_t"), (-(2**31), 2**31, "int32_t"), (-(2**63), 2**63, "int64_t")]
-# A compiler without a C library has no <string.h>; the caller then brings these functions.
-INCLUDES = """#include "model.h"
+# On AVR constants would be copied to RAM. Elsewhere the word is nothing.
+FLASH = """#ifndef LUTETIA_FLASH
+#ifndef __AVR__
+#define LUTETIA_FLASH
+#elif defined(__FLASH) && !defined(__STRICT_ANSI__)
+#define LUTETIA_FLASH __flash
+#else
+#error "avr-gcc keeps tables in flash with -std=gnu99, expected that option"
+#endif
+#endif
 
-#ifndef LUTETIA_NO_MAIN
+"""
+# A compiler without a C library has no <string.h>; the caller then brings these functions.
+INCLUDES = f"""#include "model.h"
+
+{FLASH}#ifndef LUTETIA_NO_MAIN
 #include <stdio.h>
 #endif
 #if __STDC_HOSTED__
@@ -47,10 +70,10 @@ def type_of(values: np.ndarray[Any, Any]) -> str:
 
 
 def array(name: str, values: np.ndarray[Any, Any], kind: str | None = None) -> str:
-    """`static const` of an array, of its own smallest type by default; an empty one gets one zero, as C requires."""
+    """`static const` of an array, in flash, of its own smallest type by default; an empty one gets one zero, as C requires."""
     values = values if values.size else np.zeros((1,) * values.ndim, dtype=np.int64)
     sizes = "".join(f"[{size}]" for size in values.shape)
-    return f"static const {kind or type_of(values)} {name}{sizes} = {_braces(values)};\n"
+    return f"static const LUTETIA_FLASH {kind or type_of(values)} {name}{sizes} = {_braces(values)};\n"
 
 
 def define(**values: int) -> str:

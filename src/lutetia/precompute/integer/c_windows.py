@@ -14,7 +14,7 @@ import numpy as np
 from lutetia.errors import fail
 from lutetia.models import SHAPE_KERNELS, WINDOW_KINDS, SignalShape, SignalWindows, signal_windows
 from lutetia.precompute.integer.c_columns import asked_edges, double, unit_text, words_for_no_value
-from lutetia.precompute.integer.c_text import array, define, n_bytes, source, strings, title, type_of
+from lutetia.precompute.integer.c_text import BEGIN, END, FLASH, array, define, n_bytes, source, strings, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier
 
 Array = np.ndarray[Any, Any]
@@ -24,6 +24,7 @@ HEADER = """{title}#ifndef LUTETIA_SIGNALS_H
 
 #include "model.h"
 
+{begin}
 {sizes}
 /* The signals, in the order of a sample, and what 1 of a sample is in the unit of each: beyond the ends it becomes the end.
 {signals} */
@@ -38,9 +39,7 @@ extern input_t lutetia_window[LUTETIA_INPUTS]; /* the last full window, as lutet
 void lutetia_restart(void);
 
 extern const char *const lutetia_classes[LUTETIA_OUTPUTS];
-{unit}
-#endif
-"""
+{unit}{end}"""
 PROGRAM = """/* What value_of needs of columns. */
 #define LUTETIA_COLUMNS LUTETIA_SIGNALS
 #define LUTETIA_UNKNOWN_IS_MISSING 0
@@ -72,13 +71,13 @@ def windows_files(model: IntegerClassifier) -> dict[str, str]:
     classes = known.get("classes", map(str, range(model.n_outputs))) if model.n_outputs > 1 else [model.model.title or "value"]
     kinds = ", ".join(kind.upper().replace(" ", "_") for kind in WINDOW_KINDS)
     program = "".join([
-        about, '#include "signals.h"\n\n',
-        f"typedef {sample} sample_t;\ntypedef {total} total_t; /* of the samples of a window */\n\nenum {{ {kinds} }};\n",
+        about, '#include "signals.h"\n\n', FLASH,
+        f"typedef {sample} sample_t;\ntypedef {total} total_t, value_t; /* of the samples of a window */\n\nenum {{ {kinds} }};\n",
         define(LUTETIA_SHAPES=len(parts["APART"])) if "APART" in parts else "",
         "/* Of each input its signal, what is made of it, and the lag, the part or the shape; where its edges begin. */\n",
         *(array(name, values, total if name == "EDGE" else None) for name, values in parts.items()),
         f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{strings(classes)}}};\n",
-        source("windows.c"),
+        source("codes.c"), source("windows.c"),
     ])  # fmt: skip
     own = PROGRAM.format(
         names=strings(each.name for each in windows.signals), units=strings("" for _ in windows.signals),
@@ -87,7 +86,7 @@ def windows_files(model: IntegerClassifier) -> dict[str, str]:
     )  # fmt: skip
     reading = source("reading.c").replace("columns.h", "signals.h").replace("for each row", "for each window")
     return {
-        "signals.h": HEADER.format(title=about, sizes=sizes, signals="\n".join(told), unit=unit),
+        "signals.h": HEADER.format(begin=BEGIN, end=END, title=about, sizes=sizes, signals="\n".join(told), unit=unit),
         "signals.c": program,
         "recording.c": reading + "\n" + own + "".join(map(source, ("cells.c", "values.c", "recording.c"))),
     }

@@ -1,7 +1,7 @@
 /* Runs a model without a C library under the user mode of qemu: system calls, and the three functions that compilers call.
  *
- * A classifier reads samples as arrays of input_t, or pixels as bytes, and writes its answers as int32_t, each with the half width of its interval
- * where it has one. A language model reads one byte, how many bytes to write, then the prompt.
+ * A classifier reads samples as arrays of input_t, or as those that lutetia_encode takes; of windows of signals, samples as int32_t. It
+ * writes its answers as int32_t, each with the half width of its interval where it has one. A language model reads one byte, how many bytes to write, then the prompt.
  */
 #include "model.h"
 
@@ -79,12 +79,20 @@ void _start(void);
 void _start(void)
 {
 #ifdef LUTETIA_INPUTS
+#ifndef LUTETIA_SIGNALS
     static input_t x[LUTETIA_INPUTS];
+#endif
     int32_t answer;
-#ifdef LUTETIA_PIXELS
-    static uint8_t sample[LUTETIA_PIXELS];
+#ifdef LUTETIA_ENCODES
+    static sample_t sample[LUTETIA_SAMPLE];
     while (take(sample, sizeof sample)) {
         lutetia_encode(sample, x);
+#elif defined LUTETIA_SIGNALS
+    static int32_t sample[LUTETIA_SIGNALS];
+    const input_t *x = lutetia_window;
+    while (take(sample, sizeof sample)) {
+        if (!lutetia_push(sample))
+            continue;
 #else
     while (take(x, sizeof x)) {
 #endif

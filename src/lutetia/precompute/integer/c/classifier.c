@@ -2,15 +2,14 @@
 
 #ifndef LUTETIA_NO_MAIN
 
-#ifdef LUTETIA_PIXELS
-typedef uint8_t sample_t;
-enum { SAMPLE = LUTETIA_PIXELS, LARGEST = 255 };
-#else
+#ifndef LUTETIA_ENCODES
+#define LUTETIA_SAMPLE LUTETIA_INPUTS
+#define LUTETIA_LEAST 0
+#define LUTETIA_MOST LUTETIA_LARGEST
 typedef input_t sample_t;
-enum { SAMPLE = LUTETIA_INPUTS, LARGEST = LUTETIA_LARGEST };
 #endif
 
-static int refuse(long line, const char *why, long value)
+static int refuse(long line, const char *why, long long value)
 {
     fprintf(stderr, "line %ld: ", line);
     fprintf(stderr, why, value);
@@ -30,28 +29,33 @@ static int read_sample(sample_t *x, long line)
     if (c == EOF)
         return 0;
     for (;;) {
-        long value = 0;
+        long long value = 0;
+        int is_negative;
         while (is_between(c))
             c = getchar();
         if (c == '\n' || c == EOF)
             break;
+        is_negative = c == '-' && LUTETIA_LEAST < 0;
+        c = is_negative ? getchar() : c;
         if (c < '0' || c > '9')
-            return -refuse(line, "the character of code %ld is no part of a whole number", c);
+            return -refuse(line, "the character of code %lld is no part of a whole number", c);
         for (; c >= '0' && c <= '9'; c = getchar()) {
             value = (value << 3) + (value << 1) + (c - '0');
-            if (value > LARGEST)
-                return -refuse(line, "a number is larger than %ld, the largest input", LARGEST);
+            if (!is_negative && value > LUTETIA_MOST)
+                return -refuse(line, "a number is larger than %lld, the largest input", LUTETIA_MOST);
+            if (is_negative && -value < LUTETIA_LEAST)
+                return -refuse(line, "a number is smaller than %lld, the smallest input", LUTETIA_LEAST);
         }
         if (!is_between(c) && c != '\n' && c != EOF)
-            return -refuse(line, "the character of code %ld is no part of a whole number", c);
-        if (n < SAMPLE)
-            x[n] = (sample_t)value;
+            return -refuse(line, "the character of code %lld is no part of a whole number", c);
+        if (n < LUTETIA_SAMPLE)
+            x[n] = (sample_t)(is_negative ? -value : value);
         n++;
-        if (n > SAMPLE)
-            return -refuse(line, "there are more than %ld numbers", SAMPLE);
+        if (n > LUTETIA_SAMPLE)
+            return -refuse(line, "there are more than %lld numbers", LUTETIA_SAMPLE);
     }
-    if (n < SAMPLE) {
-        fprintf(stderr, "line %ld: there are %d numbers, expected %d\n", line, n, SAMPLE);
+    if (n < LUTETIA_SAMPLE) {
+        fprintf(stderr, "line %ld: there are %d numbers, expected %d\n", line, n, LUTETIA_SAMPLE);
         return -1;
     }
     return 1;
@@ -59,8 +63,8 @@ static int read_sample(sample_t *x, long line)
 
 int main(int argc, char **argv)
 {
-    static sample_t sample[SAMPLE];
-#ifdef LUTETIA_PIXELS
+    static sample_t sample[LUTETIA_SAMPLE];
+#ifdef LUTETIA_ENCODES
     static input_t x[LUTETIA_INPUTS];
 #else
     const input_t *x = sample;
@@ -68,12 +72,12 @@ int main(int argc, char **argv)
     long line = 1;
     int got;
     if (argc > 1) {
-        fprintf(stderr, "usage: %s < SAMPLES\none sample a line, %d whole numbers from 0 to %d; writes one answer a line\n", argv[0],
-                SAMPLE, LARGEST);
+        fprintf(stderr, "usage: %s < SAMPLES\none sample a line, %d whole numbers from %lld to %lld; writes one answer a line\n",
+                argv[0], LUTETIA_SAMPLE, (long long)LUTETIA_LEAST, (long long)LUTETIA_MOST);
         return 2;
     }
     while ((got = read_sample(sample, line)) > 0) {
-#ifdef LUTETIA_PIXELS
+#ifdef LUTETIA_ENCODES
         lutetia_encode(sample, x);
 #endif
 #ifdef LUTETIA_WIDTH_UNIT

@@ -35,7 +35,7 @@ static void scale(const int32_t *x, int norm, compared_t *s)
 }
 
 /* The index of each detector: bit r is the answer of its pair r. */
-static void detect(const compared_t *s, const anchor_t *pair, int detectors, int anchors, index_t *indices)
+static void detect(const compared_t *s, const LUTETIA_FLASH anchor_t *pair, int detectors, int anchors, index_t *indices)
 {
     int t, r;
     for (t = 0; t < detectors; t++) {
@@ -46,14 +46,14 @@ static void detect(const compared_t *s, const anchor_t *pair, int detectors, int
     }
 }
 
-static void add(int32_t *sum, const table_t *row)
+static void add(int32_t *sum, const LUTETIA_FLASH table_t *row)
 {
     int c;
     for (c = 0; c < WIDTH; c++)
         sum[c] += row[c];
 }
 
-static void take(int32_t *sum, const table_t *row)
+static void take(int32_t *sum, const LUTETIA_FLASH table_t *row)
 {
     int c;
     for (c = 0; c < WIDTH; c++)
@@ -68,7 +68,7 @@ static void join(int32_t *x, const int32_t *sum, int shift)
         x[c] += (int32_t)((uint32_t)sum[c] << shift);
 }
 
-static const table_t *cell(int layer, int t, index_t query, index_t key, int distance)
+static const LUTETIA_FLASH table_t *cell(int layer, int t, index_t query, index_t key, int distance)
 {
     unsigned long row = (unsigned long)query << (ANCHORS + POSITION_BITS) | (unsigned long)key << POSITION_BITS;
     return ATTENTION[layer][t][row | POSITIONS[layer][distance - 1][t]];
@@ -216,7 +216,7 @@ static void score(const lutetia_state *state, int32_t *scores)
     for (c = 0; c < VOCAB; c++)
         scores[c] = 0;
     for (t = 0; t < LAST_DETECTORS; t++) {
-        const table_t *row = UNEMBEDDING[t][rows[t]];
+        const LUTETIA_FLASH table_t *row = UNEMBEDDING[t][rows[t]];
         for (c = 0; c < VOCAB; c++)
             scores[c] += row[c];
     }

@@ -138,7 +138,7 @@ static total_t measure(int kind, int number, int signal, total_t mean)
 int lutetia_push(const int32_t sample[LUTETIA_SIGNALS])
 {
     total_t mean = 0;
-    int i, k, signal, known = -1;
+    int i, signal, known = -1;
     for (signal = 0; signal < LUTETIA_SIGNALS; signal++) {
         int32_t value = sample[signal];
         value = value < LUTETIA_LEAST ? LUTETIA_LEAST : value > LUTETIA_MOST ? LUTETIA_MOST : value;
@@ -149,7 +149,6 @@ int lutetia_push(const int32_t sample[LUTETIA_SIGNALS])
         return 0;
     left = LUTETIA_STEP;
     for (i = 0; i < LUTETIA_INPUTS; i++) {
-        total_t value;
         lutetia_window[i] = 1;
         if (START[i] == START[i + 1]) /* nothing is asked of it */
             continue;
@@ -158,9 +157,7 @@ int lutetia_push(const int32_t sample[LUTETIA_SIGNALS])
             mean = mean_of(signal);
             known = signal;
         }
-        value = measure(KIND[i], NUMBER[i], signal, mean);
-        for (k = START[i]; k < START[i + 1] && value > EDGE[k]; k++)
-            lutetia_window[i] = CODE[k];
+        lutetia_window[i] = code_of(i, measure(KIND[i], NUMBER[i], signal, mean));
     }
     return 1;
 }
