@@ -141,6 +141,11 @@ def look_for_program(names: Sequence[str], flag: str, wheel: str) -> Finding:
     return Finding("found", match[0]) if match else Finding("broken", detail=f"{command[0]}: {last_line(said)}")
 
 
+def look_for_path(name: str) -> Finding:
+    """Whether there is a program that does not say its version."""
+    return Finding("missing" if find_tool(name) is None else "found", "unknown" if find_tool(name) else None)
+
+
 def ask(*command: str) -> tuple[int, str]:
     """Run a program with a time limit; return its exit code and its output."""
     try:
@@ -310,6 +315,8 @@ ITEMS = (
     program("cc", "running programs of lutetia build --target c", others=("gcc", "clang"), apt="gcc"),
     program("arm-none-eabi-gcc", "sizes of programs on a Cortex-M0", apt="gcc-arm-none-eabi"),
     program("riscv64-unknown-elf-gcc", "sizes of programs on RISC-V", apt="gcc-riscv64-unknown-elf"),
+    program("avr-gcc", "sizes of programs on an AVR, such as an Arduino Uno", apt="gcc-avr avr-libc"),
+    Item("simavr", "running programs for an AVR", "apt-get install simavr", partial(look_for_path, "simavr")),
     program("qemu-arm", "running programs for a Cortex-M0", apt="qemu-user"),
     program("qemu-riscv32", "running programs for RISC-V", apt="qemu-user"),
     program("iverilog", "simulation of Verilog, independent of yosys", flag="-V"),

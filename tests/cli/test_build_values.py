@@ -145,9 +145,23 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(run: Path, tmp_
     readings = ("build", run, "--out", tmp_path / "out", "--reading")
     assert "error: --reading: 'warm' is no reading, expected ZERO+STEP*uBITS such as" in error(capsys, *readings, "warm")
     assert "there is no column 'Temp': did you mean temp?" in error(capsys, *readings, "Temp=u8")
-    assert "--reading is for the circuit of a table of data: with" in error(capsys, *readings, "auto", "--target", "c")
-    assert "columns.c takes values as they are" in error(capsys, *given, 12, "--target", "c")
+    assert "and --target is verilog" in error(capsys, *readings, "auto", "--target", "verilog")
+    assert "there is no column 'Temp': did you mean temp?" in error(capsys, *readings, "Temp=u8", "--target", "c")
+    assert "this column needs 12" in error(capsys, *given, 11, "--target", "c")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_program_in_c_takes_the_same_readings(run: Path, tmp_path: Path, capsys: Capture) -> None:
+    capsys.readouterr()
+    options = ("--reading", "auto", "--tables", 3, "--weight-bits", 8)
+    made = told(capsys, "build", run, "--target", "c", *options, "--out", tmp_path / "c")
+    circuit = told(capsys, "build", run, *options, "--out", tmp_path / "circuit", *BUILD)
+    assert made["input"]["columns"] == circuit["input"]["columns"]
+    assert made["readings"] == circuit["readings"]
+    assert made["accuracy"] == circuit["accuracy"]
+    assert "3 temp: 0.1 * number, -204.8 to 204.7 °C (0.1*s12), LUTETIA_MISSING" in (tmp_path / "c" / "model.h").read_text()
+    uno = made["uno"]
+    assert uno is None or uno["fits"]
 
 
 def test_inputs_without_names_are_told_together() -> None:

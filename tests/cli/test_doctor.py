@@ -122,6 +122,12 @@ def test_a_program_may_be_missing_broken_or_slow(path: Path, monkeypatch: pytest
     assert doctor.look_for_program(["tool"], "-V", "") == Finding("broken", detail=f"{tool}: no answer within 0.1 s")
 
 
+def test_a_program_that_says_no_version_is_looked_for_alone(path: Path) -> None:
+    assert doctor.look_for_path("tool") == Finding("missing")
+    program(path, "tool", "exit 3")
+    assert doctor.look_for_path("tool") == Finding("found", "unknown")
+
+
 def test_the_yosys_it_shows_is_the_one_that_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(path, "yosys", "echo Yosys 0.1")  # on the path, but not what is used where there is the wheel
     item = next(item for item in doctor.ITEMS if item.name == "yosys")

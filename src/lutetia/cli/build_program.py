@@ -15,15 +15,18 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from lutetia._shared import folders
+from lutetia._shared.numbers import short_number
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
 from lutetia.cli.build_intervals import built_bounds, circuit_interval, circuit_text, program_interval, program_text
+from lutetia.cli.build_readings import asked_readings, changed_text, on_readings, readings_text
 from lutetia.cli.build_tables import Refit, first_tables, output_unit
+from lutetia.cli.build_uno import uno_facts, uno_text
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
@@ -34,11 +37,13 @@ from lutetia.precompute import (
     IntegerClassifier,
     IntegerTransformer,
     LanguageHardware,
+    LUTNetwork,
     TimeLimitError,
     c_files,
     c_memory,
     integer_model,
     measure_bare,
+    number_columns,
 )
 
 if TYPE_CHECKING:
@@ -46,16 +51,18 @@ if TYPE_CHECKING:
 
 FORMAT = "lutetia.build/1"
 WEIGHT_BITS = 8
+AVR_CLOCK = 16e6  # Hz, of an Arduino Uno
 SIMULATED = 8  # bytes of a language model
 
 
 def run_program_build(request: BuildRequest) -> dict[str, Any]:
     """Write the folder of a `BuildRequest` that was checked, and return the report."""
-    model = whole_model(request)
-    report = facts(model, request)
+    model, taken = whole_model(request)
+    report = facts(model, request, taken)
     if request.target == "c":
         texts = c_files(model)
         report |= {**c_memory(model), "compiled": measure_bare(model, texts)}
+        report["uno"] = uno_facts(model, report)
     elif isinstance(model, IntegerTransformer):
         if request.reuse is not None:
             raise UsageError("--reuse is for classifiers; for a language model, --detectors-per-cycle says how much is shared")
@@ -131,26 +138,55 @@ def _shared_core(model: IntegerClassifier, request: BuildRequest) -> tuple[dict[
     return {f"{HARDWARE_FOLDER}/{name}": text for name, text in files.items()}, facts
 
 
-def whole_model(request: BuildRequest) -> IntegerTransformer | IntegerClassifier:
-    """The whole-number model of the requested checkpoint."""
+def whole_model(request: BuildRequest) -> tuple[IntegerTransformer | IntegerClassifier, Taken | None]:
+    """The whole-number model of the requested checkpoint, and how it takes numbers of columns if it does."""
     low, high = request.range or (None, None)
-    bits = {"weight_bits": request.weight_bits or WEIGHT_BITS, "input_bits": request.input_bits or INPUT_BITS}
+    bits, input_bits = request.weight_bits or WEIGHT_BITS, request.input_bits or INPUT_BITS
     model: Model[Any] = load(request.checkpoint)
     n_tables = request.n_tables
-    if bits["weight_bits"] > WEIGHT_BITS and not isinstance(model, Tabular):
+    if bits > WEIGHT_BITS and not isinstance(model, Tabular):
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {WEIGHT_BITS}; only tables of data take more")
-    if request.readings or (isinstance(model, Tabular) and request.input_bits is not None):
-        option = "--reading" if request.readings else "--input-bits"
-        raise UsageError(f"{option} is for the circuit of a table of data: with --target c, columns.c takes values as they are")
-    if isinstance(model, Tabular) and (n_tables is not None or bits["weight_bits"] < WEIGHT_BITS):
-        data, n_tables = open_run_data(request.checkpoint, request.data, model), n_tables or model.config.n_tables
-        refit = Refit(fit_settings(request.checkpoint), request.refit)
-        kept = first_tables(model, n_tables, bits["weight_bits"], data, refit)
-        return IntegerClassifier(kept.network, built_bounds(kept.network, data, bits["weight_bits"], n_tables))
-    return integer_model(model, low=low, high=high, n_tables=n_tables, **bits)
+    takes_numbers = bool(request.readings) or (isinstance(model, Tabular) and request.input_bits is not None)
+    if takes_numbers:
+        _check_takes_numbers(model, request)
+    if isinstance(model, Tabular) and (n_tables is not None or bits < WEIGHT_BITS or takes_numbers):
+        return _kept_model(model, request, bits, takes_numbers)
+    made = integer_model(model, weight_bits=bits, input_bits=input_bits, low=low, high=high, n_tables=n_tables)
+    return made, None
 
 
-def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) -> dict[str, Any]:
+def _check_takes_numbers(model: Model[Any], request: BuildRequest) -> None:
+    """Refuse readings that a model cannot have."""
+    if request.target != "c":
+        raise UsageError(f"--reading is for a circuit or a program in C of a table of data, and --target is {request.target}")
+    if not isinstance(model, Tabular):
+        raise UsageError(f"--reading is for a table of data, not for a {type(model).__name__}")
+    number_columns(model, request.input_bits, asked_readings(request.readings))
+
+
+class Taken(NamedTuple):
+    """The network of a program that takes whole numbers of columns, and which rows that changes."""
+
+    network: LUTNetwork
+    readings: dict[str, Any]
+
+
+def _kept_model(
+    model: Tabular, request: BuildRequest, weight_bits: int, takes_numbers: bool
+) -> tuple[IntegerClassifier, Taken | None]:
+    """The tables that are kept, in whole numbers; with readings, if `takes_numbers`."""
+    n_tables, data = request.n_tables or model.config.n_tables, open_run_data(request.checkpoint, request.data, model)
+    refit = Refit(fit_settings(request.checkpoint), request.refit)
+    network = first_tables(model, n_tables, weight_bits, data, refit).network
+    if not takes_numbers:
+        return IntegerClassifier(network, built_bounds(network, data, weight_bits, n_tables)), None
+    asked = asked_readings(request.readings)
+    made, told = on_readings(model, network, data, request.input_bits, asked)
+    bounds = built_bounds(made, data, weight_bits, n_tables, not told["changed"])
+    return IntegerClassifier(network, bounds, number_columns(model, request.input_bits, asked)), Taken(made, told)
+
+
+def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest, taken: Taken | None) -> dict[str, Any]:
     """What is known of the model."""
     told = {
         "format": FORMAT,
@@ -164,7 +200,10 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) 
         text = open_run_text(request.checkpoint, request.data)
         loss = {"left_out": f"not measured ({text})"} if isinstance(text, str) else {"left_out": "", **model.report(text)}
         return {**told, "kind": "language", "widths": model.widths(), "loss": loss}
-    input_facts = {"inputs": model.n_inputs, "outputs": model.n_outputs, "input": model.network.encoder.to_dict()}
+    network = model.network if taken is None else taken.network
+    input_facts: dict[str, Any] = {"inputs": model.n_inputs, "outputs": model.n_outputs, "input": network.encoder.to_dict()}
+    if taken is not None:
+        input_facts["readings"] = taken.readings
     if isinstance(model.model, Tabular) and model.model.patches is not None:
         input_facts["pixels"] = model.model.n_columns
     widths = {f"stage {number}": stage.bits for number, stage in enumerate(model.stages)}
@@ -173,13 +212,13 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) 
     data = open_run_data(request.checkpoint, request.data, model.model)
     is_program = request.target == "c"
     input_facts["interval"] = program_interval(model, data) if is_program else circuit_interval(model.network, model.bounds)
-    return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(model, data)}
+    return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(network, data)}
 
 
-def _accuracy(model: IntegerClassifier, data: Measured | str) -> dict[str, Any]:
+def _accuracy(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
     if not isinstance(data, Measured):
         return {"left_out": f"not measured ({data})"}
-    return {"left_out": "", "split": data.split, **model.report(data.x, data.labels, data.query), "samples": len(data.x)}
+    return {"left_out": "", "split": data.split, **network.report(data.x, data.labels, query=data.query), "samples": len(data.x)}
 
 
 def write_folder(out: Path, texts: dict[str, Any], report: dict[str, Any]) -> None:
@@ -200,13 +239,18 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
     if report["target"] == "c":
         window = "ram_window_bytes" in report
         say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
+        if "readings" in report:
+            say("inputs", readings_text(report["input"], "model.h") if "columns" in report["input"] else "pixels from 0 to 255")
+            say("readings", changed_text(report["readings"]))
         if "flash_encoding_bytes" in report:
             takes = "signals.c, which takes samples" if window else "columns.c, which takes values in their own units"
             held = f", {report['ram_window_bytes']:,} bytes of RAM for a window" if window else ""
             say("encoding", f"{report['flash_encoding_bytes']:,} bytes of {takes}{held}")
         for machine, size in report["compiled"].items():
             say(machine, size["left_out"] or _size_text(size))
-        if "flash_encoding_bytes" in report:
+        if report["uno"] is not None:
+            say("Arduino Uno", uno_text(report["uno"], report["weight_bits"]))
+        if "flash_encoding_bytes" in report or "readings" in report:
             names = ("model.c", "signals.c", "recording.c") if window else ("model.c", "columns.c", "rows.c")
             texts = " ".join(shlex.quote(str(out / name)) for name in names)
             say("program", f"cc -std=c99 -O3 -DLUTETIA_NO_MAIN {texts} -o run{' -lm' if report.get('is_log') else ''}")
@@ -236,6 +280,9 @@ def _size_text(size: dict[str, Any]) -> str:
     text = f"{size['flash']:,} bytes of flash, {size['ram']:,} bytes of static RAM (-Os)"
     if "instructions" in size:
         text += f", {size['instructions']:,} instructions for an answer (in {size['emulator']})"
+    if "cycles" in size:
+        ms = short_number(size["cycles"] / AVR_CLOCK * 1e3, 3)
+        text += f", {size['cycles']:,} cycles for an answer, {ms} ms at 16 MHz ({size['chip']} in {size['emulator']})"
     return text
 
 

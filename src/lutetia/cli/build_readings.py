@@ -50,11 +50,11 @@ def on_readings(
     return made, told
 
 
-def readings_text(given: Mapping[str, Any]) -> str:
-    """The readings of the columns of a circuit, of the facts about its input."""
+def readings_text(given: Mapping[str, Any], place: str = "summary.html") -> str:
+    """The readings of the columns of a circuit, of the facts about its input; `place` says all of them."""
     columns = given["columns"]
     shown = [_column_text(column) for column in columns[:MOST_SHOWN]]
-    more = [f"{len(columns) - MOST_SHOWN:,} more in summary.html"] if len(columns) > MOST_SHOWN else []
+    more = [f"{len(columns) - MOST_SHOWN:,} more in {place}"] if len(columns) > MOST_SHOWN else []
     bits = sum(column["bits"] + column["valid"] for column in columns)
     return f"{bits} bits: {', '.join([*shown, *more])}"
 

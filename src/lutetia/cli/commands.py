@@ -161,8 +161,8 @@ def build(
         int | None,
         typer.Option(
             "--input-bits",
-            help="Bits per input; by default the fewest that cost at most 0.2 points. For tables of data: the circuit takes "
-            "readings of N bits per column instead of codes.",
+            help="Bits per input; by default the fewest that cost at most 0.2 points. For tables of data: the circuit, "
+            "or the program in C, takes readings of N bits per column.",
         ),
     ] = None,
     reading: Annotated[
@@ -170,8 +170,9 @@ def build(
         typer.Option(
             "--reading",
             metavar="[COLUMN=]ZERO+STEP*uBITS",
-            help="For tables of data: the circuit takes the numbers of columns as whole numbers of so many bits, u unsigned or "
-            "s signed. temp=-40+0.0625*u12 is a converter of 12 bits; auto is what the data needs. May be repeated.",
+            help="For tables of data: the circuit, or the program in C, takes the numbers of columns as whole numbers of so many "
+            "bits, u unsigned or s signed. temp=-40+0.0625*u12 is a converter of 12 bits; auto is what the data needs. May be "
+            "repeated.",
         ),
     ] = None,
     weight_bits: Annotated[

@@ -52,7 +52,7 @@ from lutetia.models.texts import (
 )
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
-from lutetia.models.values import value_columns
+from lutetia.models.values import ColumnValues, value_columns
 from lutetia.models.votes import Votes, VotesClassifier
 from lutetia.models.votes_config import VotesConfig
 from lutetia.models.windows import KINDS as WINDOW_KINDS

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.hdl.testbench import LATER
     from lutetia.precompute.integer.bare import measured as measure_bare
     from lutetia.precompute.integer.c import c_files, c_memory
+    from lutetia.precompute.integer.c_numbers import number_columns
     from lutetia.precompute.integer.classifier import IntegerClassifier
     from lutetia.precompute.integer.core_program import CoreProgram
     from lutetia.precompute.integer.hardware import FOLDER as HARDWARE_FOLDER
@@ -170,6 +171,7 @@ _touch, __dir__ = lazy_door(
         "hdl.testbench": "LATER",
         "integer.bare": "measure_bare=measured",
         "integer.c": "c_files c_memory",
+        "integer.c_numbers": "number_columns",
         "integer.classifier": "IntegerClassifier",
         "integer.hardware": "LanguageHardware HARDWARE_FOLDER=FOLDER",
         "integer.language": "IntegerTransformer",

@@ -307,7 +307,7 @@ class TabularEstimator(BaseEstimator):
     def _refit(self, X: Any, y: Any, n_tables: int, sample_weight: Any = None) -> tuple[Tabular, RefitTrial | None]:
         return self.model_.first(n_tables), None
 
-    def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:
+    def to_c(self, *, weight_bits: int = 8, readings: str | Mapping[str, str] | None = None) -> dict[str, str]:
         """The fitted tables as C99, the text of `model.c` and `model.h`: no floating point, no heap.
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); it gives the number of the class in `classes_`,
@@ -316,11 +316,13 @@ class TabularEstimator(BaseEstimator):
         its circuit. With `intervals=True`, `lutetia_half_width` gives the half width of `predict_interval` in the same unit.
         With loss="poisson" the answer is the logarithm of the prediction, and the half width is one of the prediction, in the
         unit that `model.h` names LUTETIA_WIDTH_UNIT.
+        With `readings`, "auto" or texts such as "3.3/4096*u12" by the names of columns, `lutetia_encode` makes the codes of whole
+        numbers, such as those of a sensor.
         """
         from lutetia.precompute import c_files, integer_model
 
         check_is_fitted(self, "model_")
-        return c_files(integer_model(self.model_, weight_bits=weight_bits))
+        return c_files(integer_model(self.model_, weight_bits=weight_bits, readings=readings))
 
     # ---- folders -----------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class AvrRun(NamedTuple):
 
 
 def run_avr(folder: Path, compiler: str, simulator: str, samples: Samples | None) -> AvrRun:
-    """Compile model.c of a folder for the smallest chip that holds it, with samples, or a prompt of a language model, and run it."""
+    """Compile model.c of a folder for the smallest chip that holds it, with samples or a prompt, and run it."""
     signals = '#include "signals.h"\n' if (folder / "signals.h").exists() else ""
     (folder / "samples.h").write_text(signals + _samples_text(samples), encoding="utf-8")
     (folder / "avr.c").write_text(source("avr.c"), encoding="utf-8")

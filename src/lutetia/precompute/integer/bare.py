@@ -1,7 +1,7 @@
 """A C program on machines without an operating system or a multiplier: its memory, and its instructions per answer.
 
-Compilers are used where they are installed (Debian: gcc-arm-none-eabi, gcc-riscv64-unknown-elf, gcc-avr with avr-libc); with qemu-user or
-simavr the program also runs, its answers are compared with the model's, and its instructions or cycles are counted.
+Compilers are used where they are installed (Debian: gcc-arm-none-eabi, gcc-riscv64-unknown-elf, gcc-avr with avr-libc). With
+qemu-user or simavr the program also runs, its answers are compared with the model's, and its instructions or cycles are counted.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from lutetia.precompute.integer.language import IntegerTransformer
 
 def c_files(model: IntegerTransformer | IntegerClassifier) -> dict[str, str]:
     """model.c and model.h: `cc -std=c99 -O3 model.c -o run` makes a program that writes, or classifies. Of a model of columns
-    also columns.c, columns.h and rows.c, which take values in their own units; of windows of signals signals.c, signals.h and
+    also columns.c, columns.h and rows.c, which take values in their own units, or make numbers of these where model.c takes
+    numbers; of windows of signals signals.c, signals.h and
     recording.c, which take samples."""
     if isinstance(model, IntegerTransformer):
         return c_language.language_files(model)
@@ -25,5 +26,6 @@ def c_memory(model: IntegerTransformer | IntegerClassifier) -> dict[str, int]:
         return c_language.memory(model)
     if c_windows.windows_of(model) is not None:
         return c_classifier.memory(model) | c_windows.windows_memory(model)
-    extra = {"flash_encoding_bytes": c_columns.encoding_bytes(model)} if c_columns.has_columns(model) else {}
+    is_apart = c_columns.has_columns(model) and not model.columns
+    extra = {"flash_encoding_bytes": c_columns.encoding_bytes(model)} if is_apart else {}
     return c_classifier.memory(model) | extra

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import ArgumentError
+from lutetia.precompute.integer.c_numbers import numbers_bytes, numbers_header, numbers_text
 from lutetia.precompute.integer.c_pixels import pixels_bytes, pixels_header, pixels_text
 from lutetia.precompute.integer.c_text import BEGIN, END, INCLUDES, array, define, n_bytes, smallest, source, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, TableStage
@@ -113,7 +114,7 @@ def classifier_files(model: IntegerClassifier) -> dict[str, str]:
         *(part.text for part in parts),
         "int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS])\n{\n", declared, called, "}\n\n",
         width.text if width else "",
-        pixels_text(model) if has_patches(model) else "",
+        pixels_text(model) if has_patches(model) else numbers_text(model) if model.columns else "",
         source("classifier.c"),
     ])  # fmt: skip
     return {"model.c": program, "model.h": _header(model)}
@@ -125,7 +126,7 @@ def memory(model: IntegerClassifier) -> dict[str, int]:
     sums = sum(n_bytes(part.out) * len(stage.bias) for part, stage in zip(parts, model.stages, strict=True))
     given = model.n_inputs * n_bytes(_input_type(model))
     more = [] if width is None else [width]
-    flash, ram = pixels_bytes(model) if has_patches(model) else (0, 0)
+    flash, ram = pixels_bytes(model) if has_patches(model) else numbers_bytes(model) if model.columns else (0, 0)
     return {
         "flash_table_bytes": flash + sum(part.flash for part in [*parts, *more]),
         "ram_bytes": ram + given + sums + sum(n_bytes(part.out) for part in more) + max(part.ram for part in [*parts, *more]),
@@ -144,7 +145,7 @@ def _header(model: IntegerClassifier) -> str:
     about = title("A classifier of lookup tables: whole numbers in, a class out.")
     width = "" if (own := model.half_width) is None else WIDTH_HEADER
     width = LOG_WIDTH_HEADER.format(unit=repr(own.unit)) if own is not None and own.is_log else width
-    pixels = pixels_header(model) if has_patches(model) else ""
+    pixels = pixels_header(model) if has_patches(model) else numbers_header(model) if model.columns else ""
     return HEADER.format(
         begin=BEGIN, end=END, title=about, sizes=sizes, kind=_input_type(model), says=says, width=width, pixels=pixels
     )
@@ -340,8 +341,8 @@ def _rows(number: int, stage: TableStage, out: str) -> tuple[_Rows, dict[str, Ar
         f"COUNT{number}": np.array([len(targets) for targets in stage.targets]),
         f"TARGETS{number}": np.concatenate(stage.targets),
     }
-    k = stage.lanes.shape[1]
-    body = f"""        const LUTETIA_FLASH {type_of(arrays[f"COLUMNS{number}"])} *column = COLUMNS{number} + START{number}[u] + index;
+    k, kind = stage.lanes.shape[1], type_of(arrays[f"COLUMNS{number}"])
+    body = f"""        const LUTETIA_FLASH {kind} *column = COLUMNS{number} + START{number}[u] + index;
         for (o = 0; o < COUNT{number}[u]; o++, column += {2**k})
             y[*target] = ({out})(y[*target] + *column), target++;
 """

@@ -34,9 +34,14 @@ extern const char *const *const lutetia_categories[LUTETIA_COLUMNS]; /* their na
 extern const char *const lutetia_missing[]; /* words for no value, in small letters, then 0 */
 extern const char *const lutetia_classes[LUTETIA_OUTPUTS];
 
-/* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is missing. */
-void lutetia_encode(const double values[LUTETIA_{values}], input_t x[LUTETIA_INPUTS]);
+{encode}
 {more}{unit}{end}"""
+ENCODES = """/* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is missing. */
+void lutetia_encode(const double values[LUTETIA_{values}], input_t x[LUTETIA_INPUTS]);"""
+NUMBERS = """/* A row of values as the numbers that lutetia_encode takes, the nearest. A category is its number in
+ * lutetia_categories; NAN is missing. Returns -1, or the column that has to have a value, and has none. */
+#define LUTETIA_READINGS
+int lutetia_numbers(const double values[LUTETIA_COLUMNS], sample_t numbers[LUTETIA_COLUMNS]);"""
 DATES = """
 /* Columns of dates: 0 for another, 1 where the year comes first in a file, 2 the day, 3 the month. Their values are seconds since
  * the beginning of 1970, as lutetia_date gives them; NAN for a day that does not exist. */
@@ -87,7 +92,7 @@ def has_columns(model: IntegerClassifier) -> bool:
 
 def columns_files(model: IntegerClassifier) -> dict[str, str]:
     """The texts of columns.h, columns.c and rows.c."""
-    parts, known = _codes(model), model.model.metadata
+    parts, known = {} if model.columns else _codes(model), model.model.metadata
     texts = text_columns(known)
     n_plain = min((each.first for each in texts), default=model.model.n_columns)
     n = n_plain + len(texts)
@@ -100,16 +105,16 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
         categories.append("0" if values is None else f"CATEGORIES{number}")
         lists += "" if values is None else f"static const char *const {categories[-1]}[] = {{{strings(values)}, 0}};\n"
     words = words_for_no_value(known)
-    about = title("A row of data as inputs of the program.").replace("no floating point", "floating point in comparisons only")
+    where = "floating point for columns.c alone" if model.columns else "floating point in comparisons only"
+    about = title("A row of data as inputs of the program.").replace("no floating point", where)
     codes = "".join(array(name, values) for name, values in parts.items() if name != "EDGE")
     orders = [known.get("dates", {}).get(str(number), {}).get("order") for number in range(n)]
     numbers = ", ".join(str(0 if order is None else 1 + ORDERS.index(order)) for order in orders)
     dates = f"const int lutetia_dates[LUTETIA_COLUMNS] = {{{numbers}}};\n" + source("dates.c") if any(orders) else ""
     unit = "" if model.n_outputs > 1 else unit_text(model)
+    encode = numbers_of_values(model) if model.columns else _encode_text(parts, bool(texts))
     program = "".join([
         about, '#include "columns.h"\n\n', PRECISION, "#include <math.h>\n\n" if dates or texts else "\n", FLASH, codes,
-        "typedef double value_t;\n"
-        f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{', '.join(map(double, parts['EDGE'])) or '0'}}};\n",
         lists,
         f"const char *const lutetia_columns[LUTETIA_COLUMNS] = {{{strings(names)}}};\n",
         f"const char *const lutetia_units[LUTETIA_COLUMNS] = {{{strings(units)}}};\n",
@@ -118,17 +123,40 @@ def columns_files(model: IntegerClassifier) -> dict[str, str]:
         f"const char *const lutetia_classes[LUTETIA_OUTPUTS] = {{{strings(classes)}}};\n",
         dates,
         texts_source(texts) if texts else "",
-        source("codes.c"),
-        ENCODE.replace("PART_OF", PART_OF if "PART" in parts else "").replace("COLUMNS", "VALUES" if texts else "COLUMNS"),
+        encode,
     ])  # fmt: skip
-    sizes = define(LUTETIA_COLUMNS=n, LUTETIA_UNKNOWN_IS_MISSING=int(known.get("unknown") == "missing"))
+    sizes = "" if model.columns else define(LUTETIA_COLUMNS=n)
+    sizes += define(LUTETIA_UNKNOWN_IS_MISSING=int(known.get("unknown") == "missing"))
     sizes += define(LUTETIA_VALUES=model.model.n_columns) if texts else ""
     told = (DATES if dates else "") + (TEXTS.format(count=len(texts)) if texts else "")
-    header = HEADER.format(
-        begin=BEGIN, end=END, title=about, sizes=sizes, values="VALUES" if texts else "COLUMNS", more=told, unit=unit
-    )
+    encodes = NUMBERS if model.columns else ENCODES.format(values="VALUES" if texts else "COLUMNS")
+    header = HEADER.format(begin=BEGIN, end=END, title=about, sizes=sizes, encode=encodes, more=told, unit=unit)
     rows = "".join(map(source, ("reading.c", "cells.c", *(["date_cells.c"] if dates else []), "values.c", "rows.c")))
     return {"columns.h": header, "columns.c": program, "rows.c": rows}
+
+
+def _encode_text(parts: Mapping[str, Array], has_texts: bool) -> str:
+    """The edges of values, and lutetia_encode."""
+    edges = ", ".join(map(double, parts["EDGE"])) or "0"
+    array_of_edges = f"static const double EDGE[{max(1, len(parts['EDGE']))}] = {{{edges}}};\n"
+    code = ENCODE.replace("PART_OF", PART_OF if "PART" in parts else "").replace("COLUMNS", "VALUES" if has_texts else "COLUMNS")
+    return "".join(["typedef double value_t;\n", array_of_edges, source("codes.c"), code])
+
+
+def numbers_of_values(model: IntegerClassifier) -> str:
+    """What a number of each column stands for, and lutetia_numbers."""
+    readings = [column.reading for column in model.columns]
+    ends = [(0, 2**column.bits - 1) if each is None else (each.domain.low, each.domain.high)
+            for column, each in zip(model.columns, readings, strict=True)]  # fmt: skip
+    numbers = {
+        "ZERO": [0.0 if each is None else float(each.zero) for each in readings],
+        "STEP": [1.0 if each is None else float(each.step) for each in readings],
+        "LEAST": [float(low) for low, _ in ends],
+        "MOST": [float(high) for _, high in ends],
+    }
+    texts = [f"static const double {name}[] = {{{', '.join(map(double, own))}}};\n" for name, own in numbers.items()]
+    may_miss = np.array([int(column.valid) for column in model.columns])
+    return "".join([*texts, array("MAY_MISS", may_miss) if may_miss.any() else "", source("numbers.c")])
 
 
 def words_for_no_value(metadata: Mapping[str, Any]) -> list[str]:
@@ -146,7 +174,7 @@ def unit_text(model: IntegerClassifier) -> str:
 
 
 def encoding_bytes(model: IntegerClassifier) -> int:
-    """Bytes of the constants of lutetia_encode; names can be left out by the linker."""
+    """Bytes of the constants of lutetia_encode in columns.c; names can be left out by the linker."""
     parts, texts = _codes(model), text_columns(model.model.metadata)
     return (
         (texts_bytes(texts) if texts else 0)

@@ -92,6 +92,11 @@ def string(text: str) -> str:
     return '"' + "".join(plain) + '"'
 
 
+def plain(text: str) -> str:
+    """A text in a comment."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text).replace("*/", "* /").replace("??/", "?? /")
+
+
 def source(name: str) -> str:
     """A file of C of this package."""
     return files("lutetia.precompute.integer").joinpath("c", name).read_text(encoding="utf-8")

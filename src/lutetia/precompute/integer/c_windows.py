@@ -14,7 +14,7 @@ import numpy as np
 from lutetia.errors import fail
 from lutetia.models import SHAPE_KERNELS, WINDOW_KINDS, SignalShape, SignalWindows, signal_windows
 from lutetia.precompute.integer.c_columns import asked_edges, double, unit_text, words_for_no_value
-from lutetia.precompute.integer.c_text import BEGIN, END, FLASH, array, define, n_bytes, source, strings, title, type_of
+from lutetia.precompute.integer.c_text import BEGIN, END, FLASH, array, define, n_bytes, plain, source, strings, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +63,7 @@ def windows_files(model: IntegerClassifier) -> dict[str, str]:
     assert windows is not None
     parts, sample, total = _parts(model, windows), f"int{windows.bits}_t", f"int{2 * windows.bits}_t"
     about = title("Windows of sensor signals as inputs of the program.")
-    told = [f" *   {_plain(each.name)}: {10.0**-each.decimals:.{each.decimals}f}" for each in windows.signals]
+    told = [f" *   {plain(each.name)}: {10.0**-each.decimals:.{each.decimals}f}" for each in windows.signals]
     sizes = define(LUTETIA_WINDOW=windows.length, LUTETIA_STEP=windows.step, LUTETIA_SIGNALS=len(windows.signals))
     low, high = windows.ends
     sizes += f"#define LUTETIA_LEAST ({low + 1} - 1)\n#define LUTETIA_MOST {high}\n"
@@ -72,7 +72,8 @@ def windows_files(model: IntegerClassifier) -> dict[str, str]:
     kinds = ", ".join(kind.upper().replace(" ", "_") for kind in WINDOW_KINDS)
     program = "".join([
         about, '#include "signals.h"\n\n', FLASH,
-        f"typedef {sample} sample_t;\ntypedef {total} total_t, value_t; /* of the samples of a window */\n\nenum {{ {kinds} }};\n",
+        f"typedef {sample} sample_t;\ntypedef {total} total_t, value_t; /* of the samples of a window */\n\n",
+        f"enum {{ {kinds} }};\n",
         define(LUTETIA_SHAPES=len(parts["APART"])) if "APART" in parts else "",
         "/* Of each input its signal, what is made of it, and the lag, the part or the shape; where its edges begin. */\n",
         *(array(name, values, total if name == "EDGE" else None) for name, values in parts.items()),
@@ -148,8 +149,3 @@ def whole_edge(edge: float, divisor: float, bits: int) -> int:
     while (whole + 1) / divisor <= edge:
         whole += 1
     return whole
-
-
-def _plain(name: str) -> str:
-    """A name in a comment."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name).replace("*/", "* /").replace("??/", "?? /")

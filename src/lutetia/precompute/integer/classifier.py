@@ -28,6 +28,7 @@ from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Registe
 from lutetia.precompute.tables.domains import NUMBERS
 
 if TYPE_CHECKING:
+    from lutetia.models import ColumnValues
     from lutetia.precompute.integer.intervals import HalfWidth
     from lutetia.precompute.integer.verilog_classifier import SharedClassifier
     from lutetia.precompute.integer.verilog_patches import PatchCore
@@ -75,11 +76,14 @@ Stage: TypeAlias = TableStage | LinearStage
 class IntegerClassifier:
     """A classifier in whole numbers. Made by `integer_model`.
 
-    `bounds` are what the metadata of a regression says of its errors, for these tables: `error_90`, `spread_90`.
+    `bounds` are what the metadata of a regression says of its errors, for these tables: `error_90`, `spread_90`. `columns` say
+    how a program is given the values of the columns of a `Tabular`: as whole numbers; by default as they are.
     """
 
-    def __init__(self, network: LUTNetwork, bounds: Mapping[str, Any] | None = None) -> None:
-        self.network, self.bounds = network, bounds or {}
+    def __init__(
+        self, network: LUTNetwork, bounds: Mapping[str, Any] | None = None, columns: Sequence[ColumnValues] = ()
+    ) -> None:
+        self.network, self.bounds, self.columns = network, bounds or {}, tuple(columns)
         self.stages = stages(network.graph)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from lutetia.errors import ArgumentError, check_range, fail
 from lutetia.precompute.front.encoder import Range, encoder
 from lutetia.precompute.front.lutnet import LUTNetwork, lut_network
+from lutetia.precompute.integer.c_numbers import number_columns
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.integer.language import IntegerBlock, IntegerTransformer, TableLayer
 from lutetia.precompute.integer.scales import EMBEDDING_BITS, LARGEST_FRACTION, gains, scaled
@@ -30,18 +32,22 @@ def integer_model(
     low: Range | None = None,
     high: Range | None = None,
     n_tables: int | None = None,
+    readings: str | Mapping[str, str] | None = None,
 ) -> IntegerTransformer | IntegerClassifier:
     """The whole-number model of a checkpoint or a model: a LUTTransformer made only of tables, a LUTClassifier, Votes or Tabular.
     `weight_bits` is the number of bits in a table entry, 2 to 8, or of a Tabular 2 to 24. Inputs of a classifier from `low` to
     `high` (by default those of its metadata, else 0 to 1) become numbers of `input_bits` bits; Votes and Tabular have their own
-    encoding. `n_tables` keeps only the first tables of a Tabular, whose intervals are then unknown; all by default.
+    encoding. With `readings`, "auto" or texts by the names of columns, the C program of a Tabular takes whole numbers that stand for
+    values (see "Readings of a sensor" in docs/hardware.md). `n_tables` keeps only the first tables of a Tabular, whose intervals are then unknown; all by default.
     """
-    from lutetia.models import LUTTransformer, Tabular, Votes, VotesClassifier, load
+    from lutetia.models import LUTTransformer, Tabular, Votes, VotesClassifier, as_readings, load
 
     model: Any = folder_or_model if isinstance(folder_or_model, nn.Module) else load(folder_or_model)
     check_range("weight_bits", weight_bits, 2, 24 if isinstance(model, Tabular) else 8)
     if n_tables is not None and not isinstance(model, Tabular):
         fail("n_tables", n_tables, f"None: a {type(model).__name__} is not fitted table by table")
+    if readings is not None and not isinstance(model, Tabular):
+        fail("readings", readings, f"None: a {type(model).__name__} has no columns")
     if isinstance(model, LUTTransformer):
         return _language(model, weight_bits)
     if isinstance(model, Votes):
@@ -53,7 +59,8 @@ def integer_model(
         return IntegerClassifier(LUTNetwork(model.graph(), model, coded))
     if isinstance(model, Tabular):
         is_whole = n_tables in (None, model.config.n_tables)
-        return IntegerClassifier(model.network(weight_bits, n_tables), model.metadata if is_whole else None)
+        columns = () if readings is None else number_columns(model, None, as_readings(readings))
+        return IntegerClassifier(model.network(weight_bits, n_tables), model.metadata if is_whole else None, columns)
     _check_classifier(model)
     metadata = getattr(model, "metadata", {})
     ends = [metadata.get(f"input_{name}", default) if given is None else given

@@ -1,4 +1,4 @@
-"""Random samples of a classifier as its C program takes them: whole inputs, pixels, or the samples of windows of signals."""
+"""Random samples of a classifier as its C program takes them: whole inputs, pixels, numbers of columns, or samples of signals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from lutetia.precompute.integer.c_numbers import number_ends, numbers_type, values_of
 from lutetia.precompute.integer.c_text import type_of
 from lutetia.precompute.integer.c_windows import windows_of
 from lutetia.precompute.integer.classifier import IntegerClassifier
@@ -45,6 +46,20 @@ def random_samples(model: IntegerClassifier, count: int) -> Samples:
         noise = random.integers(low // 2, high // 2, (n, len(windows.signals)))
         made = windows.inputs(noise, np.arange(count) * windows.step)
         return Samples(noise, "int32_t", model.quantise(torch.from_numpy(made)).numpy())
+    if model.columns:
+        return column_samples(model, random.random((count, len(model.columns))))
     top = 2**model.input_bits
     x = random.integers(top, size=(count, model.n_inputs))
     return Samples(x, type_of(np.array([top - 1])), x)
+
+
+def column_samples(model: IntegerClassifier, places: Array) -> Samples:
+    """Numbers at some places between the ends of their columns, from 0 to 1; every third of those that may be missing is."""
+    kind, missing = numbers_type(model)
+    ends = np.array([number_ends(column) for column in model.columns])
+    given = np.rint(ends[:, 0] + places * (ends[:, 1] - ends[:, 0])).astype(np.int64)
+    values = np.stack([values_of(column, given[:, at]) for at, column in enumerate(model.columns)], 1)
+    for at, column in enumerate(model.columns):
+        if column.valid:
+            given[at % 3 :: 3, at], values[at % 3 :: 3, at] = missing, np.nan
+    return Samples(given, kind, model.model.encoding.codes(values).T.astype(np.int64))

@@ -9,6 +9,9 @@ int main(void)
     static double values[LUTETIA_COLUMNS];
     const int n_plain = LUTETIA_COLUMNS;
 #endif
+#ifdef LUTETIA_READINGS
+    static sample_t numbers[LUTETIA_COLUMNS];
+#endif
     static input_t x[LUTETIA_INPUTS];
     int column, i, width;
     look_at_file();
@@ -32,7 +35,14 @@ int main(void)
         for (; column < LUTETIA_COLUMNS; column++)
             lutetia_text(column - n_plain, is_missing(cells[place[column]], 0) ? 0 : cells[place[column]], values);
 #endif
+#ifdef LUTETIA_READINGS
+        column = lutetia_numbers(values, numbers);
+        if (column >= 0)
+            stop("none was missing in the training data, so there has to be a value in column ", lutetia_columns[column]);
+        lutetia_encode(numbers, x);
+#else
         lutetia_encode(values, x);
+#endif
         write_answer(x);
     }
     if (n_unknown)
