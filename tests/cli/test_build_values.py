@@ -159,7 +159,7 @@ def test_a_program_in_c_takes_the_same_readings(run: Path, tmp_path: Path, capsy
     assert made["input"]["columns"] == circuit["input"]["columns"]
     assert made["readings"] == circuit["readings"]
     assert made["accuracy"] == circuit["accuracy"]
-    assert "3 temp: 0.1 * number, -204.8 to 204.7 °C (0.1*s12), LUTETIA_MISSING" in (tmp_path / "c" / "model.h").read_text()
+    assert "3 temp: 0.1 * number, -51.2 to 51.1 °C (0.1*s10), LUTETIA_MISSING" in (tmp_path / "c" / "model.h").read_text("utf-8")
     uno = made["uno"]
     assert uno is None or uno["fits"]
 

@@ -36,7 +36,8 @@ extern const char *const lutetia_classes[LUTETIA_OUTPUTS];
 
 {encode}
 {more}{unit}{end}"""
-ENCODES = """/* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is missing. */
+ENCODES = """/* A row of values as the inputs of lutetia_answer. A category is its number in lutetia_categories; NAN is
+ * missing. */
 void lutetia_encode(const double values[LUTETIA_{values}], input_t x[LUTETIA_INPUTS]);"""
 NUMBERS = """/* A row of values as the numbers that lutetia_encode takes, the nearest. A category is its number in
  * lutetia_categories; NAN is missing. Returns -1, or the column that has to have a value, and has none. */

@@ -37,8 +37,9 @@ def integer_model(
     """The whole-number model of a checkpoint or a model: a LUTTransformer made only of tables, a LUTClassifier, Votes or Tabular.
     `weight_bits` is the number of bits in a table entry, 2 to 8, or of a Tabular 2 to 24. Inputs of a classifier from `low` to
     `high` (by default those of its metadata, else 0 to 1) become numbers of `input_bits` bits; Votes and Tabular have their own
-    encoding. With `readings`, "auto" or texts by the names of columns, the C program of a Tabular takes whole numbers that stand for
-    values (see "Readings of a sensor" in docs/hardware.md). `n_tables` keeps only the first tables of a Tabular, whose intervals are then unknown; all by default.
+    encoding. With `readings`, "auto" or texts by the names of columns, the C program of a Tabular takes whole numbers that stand
+    for values (see "Readings of a sensor" in docs/hardware.md). `n_tables` keeps only the first tables of a Tabular, whose
+    intervals are then unknown; all by default.
     """
     from lutetia.models import LUTTransformer, Tabular, Votes, VotesClassifier, as_readings, load
 
