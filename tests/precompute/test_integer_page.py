@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.resources
 import json
 import re
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +16,15 @@ import pytest
 import torch
 from category_trees import CODES, WORDS, category_trees
 from interval_trees import interval_trees
-from whole import PROMPTS, classifiers, language, languages, numbers
+from whole import PROMPTS, classifiers, forest, language, languages, numbers, voting_columns
 
 from lutetia.cli import main
-from lutetia.models import Tabular, load
+from lutetia.cli.explain import ExplainRequest, explain
+from lutetia.models import Tabular, chances, load
 from lutetia.models.encoding import Encoding
 from lutetia.precompute import integer_model
 from lutetia.precompute.integer.pages import _columns, page
+from lutetia.report import Comparison
 from tools import require_module
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ pytest_plugins = ["browser"]
 KINDS = classifiers()
 WRITE = "([prompt, n, seed]) => Array.from(lutetia.generate(Uint8Array.from(prompt), n, seed))"
 CLASSIFY = "(rows) => rows.map((row) => lutetia.classify(Int32Array.from(row)))"
+CHANCES = "(rows) => rows.map((row) => lutetia.chances(Int32Array.from(row)))"
 FAILS = "(call) => { try { eval(call); return ''; } catch (error) { return error.message; } }"
 
 
@@ -68,6 +74,48 @@ def test_classifies_as_python_does(open_page: OpenPage, kind: str) -> None:
     x = numbers(whole.n_inputs, whole.input_bits, 1000)
     assert opened.page.evaluate(CLASSIFY, x.tolist()) == whole(x).tolist()
     assert opened.problems == []
+
+
+@pytest.mark.parametrize("make", [forest, voting_columns, *(partial(KINDS.get, kind) for kind in ("votes", "gates", "tabular"))])
+def test_probabilities_are_those_of_the_model(open_page: OpenPage, make: Callable[[], Any]) -> None:
+    model = make()
+    whole = integer_model(model, weight_bits=24) if isinstance(model, Tabular) else integer_model(model)
+    opened = open_page(page(whole, "chances"))
+    x = torch.rand(50, *model.config.input_shape, generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        wanted = chances(model, model(x))
+    np.testing.assert_allclose(opened.page.evaluate(CHANCES, whole.quantise(x).tolist()), wanted, atol=1e-6)
+    assert wanted.amax() - wanted.amin() > 0.2
+
+
+def test_reasons_of_a_row_are_those_of_explain(open_page: OpenPage, tmp_path: Path) -> None:
+    """Numbers, pairs, categories and missing cells: every comparison, in words and effect."""
+    random = np.random.default_rng(3)
+    lines = ["size,weight,colour,kind"]
+    for _ in range(120):
+        size, weight, colour = random.normal(0, 1), random.normal(0, 1), random.choice(["red", "green", "blue"])
+        kind = "abc"[int(size > weight) + int(colour == "red")]
+        lines.append(f"{size:.3f},{'' if random.random() < 0.1 else f'{weight:.3f}'},{colour},{kind}")
+    data = tmp_path / "data.csv"
+    data.write_text("\n".join(lines) + "\n")
+    fit = ["--set", "fit.n_tables=12", "--set", "fit.n_anchors=3", "--set", "fit.pairs=0.5"]
+    assert main(["train", str(data), "--out", str(tmp_path / "run"), *fit, "--json"]) == 0
+    opened = open_page(page(integer_model(load(tmp_path / "run"), weight_bits=24), "data")).page
+    opened.locator("#value0").fill("0.25")
+    opened.locator("select").select_option("red")
+    opened.locator("#value1").fill("-0.5")
+    (tmp_path / "row.csv").write_text("size,weight,colour\n0.25,-0.5,red\n")
+    told = explain(tmp_path / "run", str(tmp_path / "row.csv"), ExplainRequest("decisive", None, 0, None, None), show=False)
+    wanted: Counter[str] = Counter()
+    for each in told["comparisons"]:  # red is one of two sets of categories, or not one of the others
+        text = Comparison(**each).text.replace("<=", "≤")
+        wanted["colour is red" if text.startswith("colour") else text] += each["effect"]
+    found = opened.evaluate("lutetia.reasons()")
+    assert dict(found) == pytest.approx(wanted, abs=2e-5)
+    assert all(any(part in text for text in wanted) for part in ("colour is", " by rank", "weight ≤", "size >"))
+    assert sorted(found, key=lambda each: -abs(each[1])) == found
+    shown = opened.locator("#reasons li").first.locator("span").first.text_content()
+    assert shown == found[0][0]
 
 
 def test_bad_calls_are_refused(open_page: OpenPage) -> None:
@@ -290,7 +338,9 @@ def test_a_column_of_categories_is_one_list(open_page: OpenPage) -> None:
     whole = integer_model(model.eval())
     opened = open_page(page(whole, "paints"))
     assert opened.page.locator("#sliders label").all_text_contents() == ["size", "colour"]
-    assert opened.page.locator("#sliders output").all_text_contents() == ["≤ 22345.5"]
+    value = float(opened.page.locator("#value0").input_value())
+    assert 1.5 < value <= 22345.5
+    assert opened.page.evaluate("lutetia.sample()")[0] == 2
     wanted = {
         "missing": ["colour is missing or red", "colour is missing or green"],
         "red": ["colour is red", "colour is red or blue"],
@@ -356,17 +406,27 @@ def test_a_column_of_several_inputs_has_one_slider(open_page: OpenPage) -> None:
     opened = open_page(page(integer_model(model), "trees"))
     assert opened.page.locator("input[type=range]").count() == 2
     slider = opened.page.locator("input[type=range]").first
-    told = opened.page.locator("output").first
-    rest = opened.page.evaluate("lutetia.sample()")
-    for place, (value, text) in enumerate(
-        [(np.nan, "missing"), (0.5, "≤ 1"), (1.5, "≤ 2"), (3, "≤ 3"), (3.5, "≤ 4"), (9, "> 4")]
-    ):
-        slider.evaluate(f"(own) => {{ own.value = {place}; own.dispatchEvent(new Event('input')); }}")
-        sample = opened.page.evaluate("lutetia.sample()")
+    field = opened.page.locator("input[type=number]").first
+    rest, own = opened.page.evaluate("lutetia.sample()"), (model.encoding.source == 0).tolist()
+
+    def check(value: float) -> None:
         codes = model.encoding.codes(np.array([[value, 0.0]]))[:, 0].tolist()
-        own = (model.encoding.source == 0).tolist()
-        assert sample == [code if is_own else other for code, is_own, other in zip(codes, own, rest, strict=True)]
-        assert told.text_content() == text
+        wanted = [code if is_own else other for code, is_own, other in zip(codes, own, rest, strict=True)]
+        assert opened.page.evaluate("lutetia.sample()") == wanted, value
+
+    ends = [-np.inf, 1, 2, 3, 4, np.inf]
+    for place in range(6):
+        slider.evaluate(f"(own) => {{ own.value = {place}; own.dispatchEvent(new Event('input')); }}")
+        told = field.input_value()
+        check(float(told or "nan"))
+        assert ends[place - 1] < float(told) <= ends[place] if place else told == ""
+    for value, place in ((1, 1), (np.nextafter(1, 2), 2), (2.5, 3), (4, 4), (4.0001, 5), (-1e9, 1)):
+        field.fill(repr(float(value)))
+        check(value)
+        assert slider.input_value() == str(place)
+    field.fill("")
+    check(np.nan)
+    assert slider.input_value() == "0"
     opened.page.locator("#loud p").first.wait_for()
     slider.evaluate("(own) => { own.value = 2; own.dispatchEvent(new Event('input')); }")
     opened.page.get_by_text("x0 in (1, 2]").first.wait_for()

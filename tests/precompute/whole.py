@@ -61,15 +61,30 @@ def classifiers() -> dict[str, Any]:
     }
 
 
-def _tabular() -> Tabular:
-    model = Tabular(input_shape=(3,), n_classes=4, n_tables=9, n_anchors=3, n_encoded=3, n_edges=20, seed=0).eval()
+def _tabular(**fields: Any) -> Tabular:
+    """Columns of a table of data; with core="gates" its tables vote, with sums="probabilities" they add up probabilities."""
+    sizes: dict[str, Any] = {"n_classes": 4, "n_tables": 9, "n_anchors": 3, "n_encoded": 3, "n_edges": 20}
+    model = Tabular(input_shape=(3,), **{**sizes, **fields}, seed=0).eval()
     generator = torch.Generator().manual_seed(2)
     model.encoding.source.copy_(torch.arange(3))
     model.encoding.edges.copy_(torch.rand(3, 20, generator=generator, dtype=torch.float64).sort(1).values)
+    if model.config.core == "gates":
+        return model
     left = torch.randint(3, (9, 3, 1), generator=generator)
     right = 3 + torch.randint(20, (9, 3, 1), generator=generator)
-    model.set_tables(torch.cat([left, right], 2), torch.randn(9, 8, 4, generator=generator))
+    rows = torch.randn(9, 8, 4, generator=generator)
+    model.set_tables(torch.cat([left, right], 2), rows.abs() if model.adds_chances else rows)
     return model
+
+
+def voting_columns() -> Tabular:
+    """The same columns, whose tables vote."""
+    return _tabular(core="gates", n_classes=3, n_tables=12, gate_codes=(4, 9, 15), temperature=2.0)
+
+
+def forest() -> Tabular:
+    """The same columns, whose tables add up probabilities."""
+    return _tabular(sums="probabilities")
 
 
 def regression(**metadata: float) -> Tabular:

@@ -13,7 +13,7 @@ from lutetia.models import Model, Tabular, load
 from lutetia.precompute import ExampleRecording, IntegerTransformer, c_memory, integer_model, model_page, n_detectors, page_title
 
 LARGE = 5 << 20  # bytes: beyond it a phone takes a while to open a page
-WEIGHT_BITS, FINE_BITS = 8, 24  # of an entry; those of a number and of windows are fine enough to say what `predict` says
+WEIGHT_BITS, FINE_BITS = 8, 24  # of an entry; those of columns and of windows are fine enough to say what `predict` says
 
 
 def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[str, Any]:
@@ -22,7 +22,8 @@ def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[st
     check_output("--out", out, (".html", ".htm"))
     loaded: Model[Any] = load(checkpoint)
     has_windows = isinstance(loaded, Tabular) and "windows" in loaded.metadata
-    is_fine = has_windows or (isinstance(loaded, Tabular) and loaded.is_regression)
+    is_image = len(getattr(loaded.config, "input_shape", ())) > 1
+    is_fine = isinstance(loaded, Tabular) and (loaded.is_regression or not is_image)
     model = integer_model(loaded, weight_bits=FINE_BITS if is_fine else WEIGHT_BITS)
     figures = {"tables": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}
     example = _example(checkpoint, loaded) if has_windows else None

@@ -15,23 +15,20 @@ import numpy as np
 from lutetia._shared.markup import tag
 from lutetia._shared.pages import Section, asset
 from lutetia.errors import ArgumentError, fail
-from lutetia.models import MISSING_WORDS, SHAPE_KERNELS, SignalFeature, SignalShape, SignalWindows, Votes
+from lutetia.models import MISSING_WORDS, SHAPE_KERNELS, SignalFeature, SignalShape, SignalWindows
 from lutetia.precompute.integer.c_columns import asked_edges
 from lutetia.precompute.integer.c_windows import whole_edge, windows_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
 from lutetia.precompute.integer.page_numbers import packed_numbers
-from lutetia.precompute.ir.stream import Sum
+from lutetia.precompute.integer.page_reasons import reasons_said
 
 Array = np.ndarray[Any, Any]
 PACKAGE = "lutetia.precompute.integer"
-WINDOWS = ("arrays.js", "classifier.js", "told.js", "features.js", "recordings.js", "windows.js", "plots.js", "signals.js")
+COMPUTING = ("arrays.js", "classifier.js", "told.js", "reasons.js", "features.js")
+WINDOWS = (*COMPUTING, "recordings.js", "windows.js", "plots.js", "signals.js")
 STYLE = "signals.css"
 BITS = 54  # of two's complement: whole numbers that a script counts with exactly
 FEATURE = re.compile(r'^"(.+?)": \{ of:', re.MULTILINE)  # a line of features.js
-TURNED = "How far the answer would fall if a comparison came out the other way"
-BLANKED = "How far the answer would fall without an input"
-LEAD = "How far the answer's lead"
-SIGNS = {True: "orange for the answer, blue against it.", False: "orange raises it, blue lowers it."}
 ENDS = ("minimum", "maximum")
 LISTED = 6  # signals that are named in the hint
 
@@ -101,8 +98,6 @@ def window_data(model: IntegerClassifier, example: ExampleRecording | None) -> d
             ],
             "thresholds": _thresholds(model),
             "trained": _trained(model, asked),
-            "votes": isinstance(model.model.core, Votes),
-            "scoreUnit": score_unit(model),
             "unit": known.get("target_unit"),
             "missing": sorted(MISSING_WORDS),
             "words": [word.lower() for word in known.get("missing", ())],
@@ -143,13 +138,6 @@ def _thresholds(model: IntegerClassifier) -> list[str]:
     return [model.model.threshold_text(left, constant) if right < 0 else "" for left, right, constant in zip(*parts, strict=True)]
 
 
-def score_unit(model: IntegerClassifier) -> float:
-    """What 1 of a sum is of a score, or of a number: a vote counts for one and not against one."""
-    if isinstance(model.model.core, Votes):
-        return 2 / model.model.core.temperature
-    return float([node.edge.scale[0] for node in model.graph.nodes if isinstance(node, Sum)][-1])
-
-
 def _ends(model: IntegerClassifier, windows: SignalWindows, inputs: Sequence[_Input]) -> list[list[float]]:
     """What samples of each signal are between, as a rule: half of the windows that were fitted had a smaller minimum, or
     maximum."""
@@ -175,9 +163,6 @@ def window_section(model: IntegerClassifier) -> Section:
     assert windows is not None
     target, unit = model.model.title, known.get("target_unit")
     asked = "Answer" + (f": {target}" if target else "") + (f" in {unit}" if target and unit else "")
-    lead = BLANKED if isinstance(model.model.core, Votes) else TURNED
-    lead = lead if is_number else lead.replace("How far the answer", LEAD)
-    told = ("The logarithm of the answer: " if model.model.loss.is_log else "") + f"{lead}: {SIGNS[not is_number]}"
     buttons = {"before": "Window before", "after": "Window after", "closer": "Closer", "wider": "Wider", "whole": "Whole"}
     recording = [
         tag("label", "Open a recording, or drop it here", for_="file"),
@@ -202,7 +187,7 @@ def window_section(model: IntegerClassifier) -> Section:
     ]
     reasons = [
         tag("h3", "Why"),
-        tag("p", told + " Choose one to see where it looks.", class_="small"),
+        tag("p", reasons_said(model) + " Choose one to see where it looks.", class_="small"),
         tag("div", id="detail"),
         tag("p", id="looked", class_="small"),
         tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),

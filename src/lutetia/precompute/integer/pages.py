@@ -21,6 +21,7 @@ from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage
 from lutetia.precompute.integer.intervals import HalfWidth
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
 from lutetia.precompute.integer.page_numbers import packed_numbers
+from lutetia.precompute.integer.page_reasons import reason_data, reasons_said
 from lutetia.precompute.integer.page_texts import page_letters, page_text
 from lutetia.precompute.integer.page_windows import STYLE, WINDOWS, ExampleRecording, window_data, window_section
 from lutetia.precompute.integer.pixels import has_patches, whole_edges
@@ -28,8 +29,8 @@ from lutetia.precompute.integer.sampling import weights
 
 PACKAGE = "lutetia.precompute.integer"
 LANGUAGE = ("arrays.js", "language.js", "writing.js")
-IMAGE = ("arrays.js", "classifier.js", "patches.js", "told.js", "answers.js", "drawing.js")
-NUMBERS = ("arrays.js", "classifier.js", "told.js", "answers.js", "texts.js", "sliders.js")
+IMAGE = ("arrays.js", "classifier.js", "patches.js", "told.js", "reasons.js", "answers.js", "drawing.js")
+NUMBERS = ("arrays.js", "classifier.js", "told.js", "reasons.js", "answers.js", "texts.js", "sliders.js")
 SIGNALS = "Open a recording, or look at the one that is there, and choose a window."
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
@@ -147,15 +148,20 @@ def _answering(model: IntegerClassifier) -> Section:
         tag("h3", asked),
         tag("p", id="answer", aria_live="polite"),
         tag("p", id="interval", aria_live="polite") if is_number else None,
-        tag("ul", id="scores", class_="bars", aria_label="Score of each class"),
+        tag("ul", id="scores", class_="bars", aria_label="Probability of each class"),
     ]
-    reasons = [
+    why = [
+        tag("h3", "Why"),
+        tag("p", reasons_said(model), class_="small"),
+        tag("ul", id="reasons", class_="bars reasons"),
+    ] if len(model.stages) == 1 and isinstance(model.stages[0], TableStage) and not is_image else []  # fmt: skip
+    tables = [
         tag("h3", "Tables that counted most"),
         tag("p", _effects(model) + (COMPARED if is_image else "") + (FOUND if has_patches(model) else ""), class_="small"),
         tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),
         tag("ul", id="loud", class_="bars loud"),
     ]  # fmt: skip
-    first, *others = [tag("div", part, class_="card") for part in (given, told, reasons)]
+    first, *others = [tag("div", part, class_="card") for part in (given, told, why, tables) if part]
     return Section("try", "Draw" if is_image else "Try", tag("div", first, tag("div", others, class_="stack"), class_="columns"))
 
 
@@ -205,6 +211,7 @@ def _classifier(model: IntegerClassifier) -> dict[str, Any]:
         "halfWidth": _half_width(model.half_width),
         "isLog": _is_log(model),
         "patches": _patches(model) if has_patches(model) else None,
+        **reason_data(model),
     }
 
 
@@ -274,18 +281,16 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
         titles = names or [f"x{column}" for column in range(model.model.n_columns)]
         features = [] if is_image else [model.model.input_name(number, titles) for number in range(len(source))]
         span = [float(metadata.get(key, end)) for key, end in (("input_low", 0.0), ("input_high", 1.0))] if is_image else []
-        tops = encoding.tops().tolist()
         n_told = model.model.n_columns if is_image else len(source)  # counts are told as the whole numbers that they are
         edges: list[list[float | str]] | dict[int, dict[int, float | str]]
         edges = [_edges(model.model, number) for number in range(n_told)] if not has_patches(model) else _compared_edges(model)
-        labels = {str(number): _codes(model.model, number, top) for number, top in enumerate([] if is_image else tops)}
         columns = [] if is_image else _columns(model.model, titles)
-        told = {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
+        told = {"features": features, "labels": None, "edges": edges, "span": span, "columns": columns}
         return told | (page_letters(model.model) if "texts" in metadata else {})
     values = getattr(model.network.encoder, "values", None)
     known = values is not None and 2**model.input_bits <= MOST_LABELS and len(_shape(model)) == 1
-    shared = {"shared": [f"{value:.4g}" for value in values()]} if known and values else {}
-    return {"features": names, "labels": shared, "tops": [], "edges": [], "span": [], "columns": []}
+    labels = [f"{value:.4g}" for value in values()] if known and values else None
+    return {"features": names, "labels": labels, "edges": [], "span": [], "columns": []}
 
 
 def _edges(model: Tabular, number: int) -> list[float | str]:
@@ -329,21 +334,17 @@ def _columns(model: Tabular, names: list[str]) -> list[dict[str, Any]]:
             edges = [[edge for edge in row if math.isfinite(edge)] for row in model.encoding.edges[numbers].tolist()]
             parts = [model.encoding.parts[number] for number in numbers]
             told["dates"] = {"times": has_times(model.metadata, column), "parts": parts, "edges": edges}
-        elif len(numbers) > 1 and not categories:
+        elif not categories:
             told["cuts"] = [[edge for edge in row if math.isfinite(edge)] for row in model.encoding.edges[numbers].tolist()]
+            told |= {"unit": model.metadata.get("units", {}).get(str(column), ""), "trained": _trained(model, column)}
         columns.append(told)
     for text in sorted(text_columns(model.metadata), key=lambda each: each.place):
         columns.insert(text.place, page_text(model, text))
     return columns
 
 
-def _codes(model: Tabular, encoded: int, top: int) -> list[str]:
-    """What each code of an encoded column stands for."""
-    ranks = model.encoding.ranks[encoded].tolist()
-    if any(ranks):
-        names = model.metadata.get("categories", {}).get(str(int(model.encoding.source[encoded])), range(len(ranks)))
-        told = [[str(name) for name, rank in zip(names, ranks, strict=False) if rank == code] for code in range(top + 1)]
-        return ["missing", *(", ".join(each) or "–" for each in told[1:])]
-    unit = model.metadata.get("units", {}).get(str(int(model.encoding.source[encoded])), "")
-    texts = [f"{model.threshold_text(encoded, code)} {unit}".strip() for code in range(1, top)]
-    return ["missing", *(f"≤ {text}" for text in texts), f"> {texts[-1]}" if texts else "any"]
+def _trained(model: Tabular, column: int) -> list[float] | None:
+    """The least and the greatest value of a column that was fitted; None where they are not known."""
+    if "input_low" not in model.metadata:
+        return None
+    return [float(np.broadcast_to(model.metadata[key], model.n_columns)[column]) for key in ("input_low", "input_high")]

@@ -4,8 +4,14 @@ const MOST = 6;
 const x = new Int32Array(model.nInputs);
 let loud = [], picked = -1, waiting = 0;
 
-// For whoever scripts the page: the sample that is shown, and what `loud` lists.
-Object.assign(window.lutetia, { sample: () => Array.from(x), loudest: () => loudest(x, MOST) });
+// For whoever scripts the page: the sample that is shown, what `loud` lists, probabilities of classes, and why the answer is given.
+const columnsOf = () => model.columns.map(({ inputs }) => inputs);
+Object.assign(window.lutetia, {
+  sample: () => Array.from(x),
+  loudest: () => loudest(x, MOST),
+  chances: (sample) => Array.from(chancesOf(runStages(sample))),
+  reasons: reasonsInWords,
+});
 
 const CHANNELS = model.shape.length === 3 && model.shape[0] === 3 ? ["red of ", "green of ", "blue of "] : [];
 const channelName = (number) => CHANNELS[Math.floor(number / (model.shape.at(-1) * model.shape.at(-2)))] ?? "";
@@ -18,7 +24,7 @@ function patternName(number) {
 const inputName = (number) => model.features[number] ?? (model.patches && patternName(number - nPixels)) ?? (model.shape.length > 1 ? `${channelName(number)}pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
 
 // What an input is compared with: in the unit of the data where that is known.
-const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? model.labels[input]?.[constant] ?? (constant === 0 && model.edges[input] ? "missing" : constant);
+const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? (constant === 0 && model.edges[input] ? "missing" : constant);
 
 // How often a pattern has to be found, to be above an edge of its count.
 const countEdge = (input, constant) => model.patches.edges[model.patches.starts[input] + constant - 1] ?? constant;
@@ -31,10 +37,10 @@ function answer() {
     byId("interval").textContent = ends.length ? `${ends[0]} to ${ends[1]} in 9 of 10 cases` : "";
     byId("scores").replaceChildren();
   } else {
-    const low = Math.min(...scores), span = Math.max(...scores) - low || 1;
     byId("answer").textContent = className(best);
-    byId("scores").replaceChildren(...Array.from(scores, (score, c) => bar(className(c), (100 * (score - low)) / span, signed(score), c === best)));
+    byId("scores").replaceChildren(...Array.from(chancesOf(scores), (chance, c) => bar(className(c), 100 * chance, percent(chance), c === best)));
   }
+  listReasons();
   clearTimeout(waiting);
   waiting = setTimeout(explain, 30);
 }
@@ -87,19 +93,38 @@ function comparisonText({ left, right, constant, answer: yes }) {
 function explain() {
   loud = loudest(x, MOST);
   picked = -1;
-  // The tables of a number speak in its unit, or of its logarithm; those of classes in points.
-  const [unit, digits] = runStages(x).length > 1 ? [1, { maximumFractionDigits: 1 }] : [model.unit, { maximumSignificantDigits: 3 }];
   const most = Math.max(...loud.map(({ loss }) => Math.abs(loss)), 1);
   byId("loud").replaceChildren(...loud.map(({ u, loss }, at) => {
     const text = nearest(comparisons(x, u)).map(comparisonText);
-    const filled = html("span", { className: loss < 0 ? "bar minus" : "bar" });
-    filled.style.setProperty("--size", `${(100 * Math.abs(loss)) / most}%`);
-    const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `table ${u}`), filled, html("span", {}, told(loss * unit, digits)));
+    const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `table ${u}`), effectBar(loss, most), html("span", {}, told(loss * model.scoreUnit, { maximumSignificantDigits: 3 })));
     button.addEventListener("click", () => pick(picked === at ? -1 : at));
     return html("li", {}, button, html("p", { className: "small" }, text.join(", ")));
   }));
   byId("quiet").hidden = loud.length > 0;
   pick(-1);
+}
+
+const columnName = (input) => model.columns.find(({ inputs }) => inputs.includes(input))?.name ?? inputName(input);
+
+// A reason: a comparison, or, where tables vote, a column.
+function reasonText({ left, right, bit, isAbove }) {
+  if (bit === undefined) return columnName(left);
+  return comparisonText({ left, right, constant: model.stages[0].constant[bit], answer: isAbove });
+}
+
+// The reasons for the answer, those that read alike as one: different orders of categories may ask the same.
+function reasonsInWords() {
+  const effects = new Map();
+  for (const each of reasonsOf(x, columnsOf())) effects.set(reasonText(each), (effects.get(reasonText(each)) ?? 0) + each.effect);
+  return [...effects].sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+}
+
+function listReasons() {
+  if (!byId("reasons")) return;
+  const found = reasonsInWords().slice(0, MOST_REASONS), most = Math.max(...found.map(([, effect]) => Math.abs(effect)));
+  byId("reasons").replaceChildren(...found.map(([text, effect]) => (
+    html("li", {}, html("span", { title: text }, text), effectBar(effect, most), html("span", {}, told(effect, { maximumSignificantDigits: 3 })))
+  )));
 }
 
 // Show one detector alone, or all of them.

@@ -2,7 +2,6 @@
 
 const MOST_LANES = 6, MOST_BARS = 8, MOST_PARTS = 500, FAR = 1, SLICE = 25; // widths of the training range, milliseconds
 const state = { recording: null, starts: [], answers: [], view: [0, 1], shown: [], start: undefined, at: 0, reasons: [], picked: 0, run: 0 };
-const percent = (share) => `${(100 * share).toFixed(1)}%`;
 
 // The signals that most comparisons are of, in their order.
 function mostAsked() {
@@ -118,7 +117,7 @@ function zoom(times) {
 function choose(number) {
   const { recording, starts } = state, at = Math.min(Math.max(0, number), starts.length - 1), start = starts[at], inputs = inputsAt(recording, start);
   const answer = answerOf(inputs), name = recording.names[recording.begins.findLastIndex((begin) => begin <= start)];
-  Object.assign(state, { at, start, reasons: reasonsOf(inputs).slice(0, MOST_REASONS) });
+  Object.assign(state, { at, start, reasons: windowReasons(inputs).slice(0, MOST_REASONS) });
   byId("which").textContent = `Window ${at.toLocaleString("en")}: rows ${start.toLocaleString("en")} to ${(start + length - 1).toLocaleString("en")}${name ? `, in ${name}` : ""}`;
   if (answer.best === undefined) {
     const [low, high] = answer.ends.map(shortNumber), unit = model.windows.unit ? ` ${model.windows.unit}` : "";
@@ -139,9 +138,8 @@ function choose(number) {
 function listReasons() {
   const { reasons, recording, start } = state, most = Math.max(...reasons.map(({ effect }) => Math.abs(effect)), 1e-300);
   byId("loud").replaceChildren(...reasons.map((each, at) => {
-    const text = reasonText(each, recording, start), filled = html("span", { className: each.effect < 0 ? "bar minus" : "bar" });
-    filled.style.setProperty("--size", `${(100 * Math.abs(each.effect)) / most}%`);
-    const button = html("button", { type: "button", title: text }, html("span", {}, text), filled, html("span", {}, told(each.effect, { maximumSignificantDigits: 3 })));
+    const text = reasonText(each, recording, start);
+    const button = html("button", { type: "button", title: text }, html("span", {}, text), effectBar(each.effect, most), html("span", {}, told(each.effect, { maximumSignificantDigits: 3 })));
     button.addEventListener("click", () => pick(at));
     return html("li", {}, button);
   }));

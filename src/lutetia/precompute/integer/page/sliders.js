@@ -48,11 +48,11 @@ function addDate({ name, inputs, dates }) {
 }
 
 function addSlider(at) {
-  const top = model.tops[at] ?? model.largest, start = Math.floor(top / 2), shownValue = html("output", {});
+  const top = model.largest, start = Math.floor(top / 2), shownValue = html("output", {});
   const slider = html("input", { type: "range", id: `input${at}`, min: 0, max: top, value: start });
   const tell = () => {
     x[at] = slider.valueAsNumber;
-    shownValue.textContent = (model.labels[at] ?? model.labels.shared)?.[x[at]] ?? String(x[at]);
+    shownValue.textContent = model.labels?.[x[at]] ?? String(x[at]);
   };
   slider.addEventListener("input", () => {
     tell();
@@ -64,25 +64,55 @@ function addSlider(at) {
 
 const BELOW_ALL = -1.7e308; // a cut below this is below every number
 
-// One slider for a column of numbers that is several inputs, each with cuts of its own: it goes from one cut of any to the next.
-function addNumber({ name, inputs, cuts }) {
-  const all = [...new Set(cuts.flat())].filter((cut) => cut > BELOW_ALL).sort((a, b) => a - b);
-  const start = Math.floor(all.length / 2) + 1, shownValue = html("output", {});
-  const slider = html("input", { type: "range", id: `input${inputs[0]}`, min: 0, max: all.length + 1, value: start });
+// A number of few digits above one and at most another, near the middle.
+function numberBetween(low, high) {
+  for (let digits = 1; digits < 17; digits++) {
+    const number = Number(((low + high) / 2).toPrecision(digits));
+    if (number > low && number <= high) return number;
+  }
+  return high;
+}
+
+// One slider for a column of numbers, and a field for its value. The slider goes from one cut of any of its inputs to the next;
+// its first stop is no value.
+function addNumber({ name, unit, inputs, cuts, trained }) {
+  const all = [...new Set(cuts.flat())].filter((cut) => cut > BELOW_ALL).sort((a, b) => a - b), ends = trained ?? [all[0] ?? 0, all.at(-1) ?? 1];
+  const first = all[0] ?? ends[1], last = all.at(-1) ?? ends[1], beyond = Math.max(Math.abs(last), 1);
+  const stops = [NaN, ends[0] < first ? numberBetween(ends[0], first) : first, ...all.slice(1).map((cut, at) => numberBetween(all[at], cut))];
+  if (all.length) stops.push(numberBetween(last, ends[1] > last ? ends[1] : last + beyond));
+  const slider = html("input", { type: "range", id: `input${inputs[0]}`, min: 0, max: stops.length - 1, value: Math.floor(stops.length / 2) });
+  const field = html("input", { type: "number", id: `value${inputs[0]}`, step: "any", placeholder: "missing", "aria-label": `${name}, value` });
+  if (trained) field.title = `fitted to ${shortNumber(ends[0])} to ${shortNumber(ends[1])}`;
   const tell = () => {
-    const at = slider.valueAsNumber, below = at > 1 ? all[at - 2] : BELOW_ALL;
-    cuts.forEach((own, number) => (x[inputs[number]] = at ? 1 + own.filter((cut) => cut <= below).length : 0));
-    const end = at > all.length ? `> ${shortNumber(all.at(-1) ?? 0)}` : at ? `≤ ${shortNumber(all[at - 1])}` : "missing";
-    shownValue.textContent = all.length || !at ? end : "any";
+    const value = field.valueAsNumber, isFar = trained && (value < ends[0] || value > ends[1]);
+    cuts.forEach((own, number) => (x[inputs[number]] = Number.isNaN(value) ? 0 : 1 + own.filter((cut) => cut < value).length));
+    field.classList.toggle("far", isFar);
+  };
+  const slide = () => {
+    const value = stops[slider.valueAsNumber];
+    field.value = Number.isNaN(value) ? "" : String(value);
+    tell();
   };
   slider.addEventListener("input", () => {
+    slide();
+    answer();
+  });
+  field.addEventListener("input", () => {
+    const value = field.valueAsNumber;
+    slider.value = Number.isNaN(value) ? 0 : 1 + all.filter((cut) => cut < value).length;
     tell();
     answer();
   });
-  tell();
-  list.append(html("li", {}, html("label", { htmlFor: slider.id }, name), slider, shownValue));
+  slide();
+  list.append(html("li", {}, html("label", { htmlFor: slider.id }, name), slider, html("span", { className: "value" }, field, unit)));
 }
 
-const columns = model.columns.length ? model.columns : Array.from(x, (_, at) => ({ inputs: [at], categories: [] }));
-columns.forEach((column) => (column.text ? addText(column) : column.dates ? addDate(column) : column.categories.length ? addChoice(column) : column.cuts ? addNumber(column) : addSlider(column.inputs[0])));
+function addColumn(column) {
+  if (column.text) return addText(column);
+  if (column.dates) return addDate(column);
+  return column.cuts ? addNumber(column) : addChoice(column);
+}
+
+if (model.columns.length) model.columns.forEach(addColumn);
+else x.forEach((_, at) => addSlider(at));
 answer();

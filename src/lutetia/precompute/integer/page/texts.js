@@ -80,7 +80,7 @@ function addText(column) {
     const most = Math.max(...Array.from(falls.values(), Math.abs), 1), parts = [];
     let at = 0;
     for (const { begin, end, word } of places) {
-      const fall = falls.get(word) ?? 0, span = html("span", { className: fall < 0 ? "minus" : "", title: told(fall * (scores.length > 1 ? 1 : model.unit), { maximumSignificantDigits: 3 }) }, typed.slice(begin, end));
+      const fall = falls.get(word) ?? 0, span = html("span", { className: fall < 0 ? "minus" : "", title: told(fall * model.scoreUnit, { maximumSignificantDigits: 3 }) }, typed.slice(begin, end));
       span.style.setProperty("--share", `${(60 * Math.abs(fall)) / most}%`);
       parts.push(typed.slice(at, begin), span);
       at = end;

@@ -2,9 +2,7 @@
 
 const className = (number) => model.classes[number] ?? String(number);
 
-function signed(score) {
-  return score.toLocaleString("en").replace("-", "−");
-}
+const percent = (share) => `${(100 * share).toFixed(1)}%`;
 
 function told(number, digits) {
   return (number > 0 ? "+" : "−") + Math.abs(number).toLocaleString("en", digits);
@@ -23,4 +21,11 @@ function bar(name, size, value, best) {
   const filled = html("span", { className: "bar" });
   filled.style.setProperty("--size", `${size}%`);
   return html("li", { className: best ? "best" : "" }, html("span", { title: name }, name), filled, html("span", {}, value));
+}
+
+// The bar of a reason: for the answer, or against it.
+function effectBar(effect, most) {
+  const filled = html("span", { className: effect < 0 ? "bar minus" : "bar" });
+  filled.style.setProperty("--size", `${(100 * Math.abs(effect)) / most}%`);
+  return filled;
 }

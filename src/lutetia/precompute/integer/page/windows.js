@@ -1,6 +1,6 @@
 // The answers of a model of windows of signals, and which comparisons decided: the same numbers as in Python and C.
 
-const { length, step, signals, features, starts, codes, edges, thresholds, scoreUnit } = model.windows;
+const { length, step, signals, features, starts, codes, edges, thresholds } = model.windows;
 const signalOf = (input) => model.windows.signal[input];
 const featureOf = (input) => features[model.windows.feature[input]];
 const asked = signals.map(() => []); // the inputs of each signal that something is compared with
@@ -36,64 +36,11 @@ function inputsAt({ samples }, start, look = () => {}) {
 function answerOf(inputs) {
   const scores = runStages(inputs);
   if (scores.length === 1) return { scores, value: numberOf(scores[0]), ends: interval(inputs, scores[0]) };
-  const best = greatest(scores), parts = scores.map((score) => Math.exp((score - scores[best]) * scoreUnit));
-  const total = parts.reduce((sum, part) => sum + part, 0);
-  return { scores, best, chances: parts.map((part) => part / total) };
+  return { scores, best: greatest(scores), chances: chancesOf(scores) };
 }
 
-// With which weights sums are the lead of the best class over its rivals; a number is its own.
-function contrastOf(scores) {
-  if (scores.length === 1) return Float64Array.of(1);
-  const best = greatest(scores), others = scores.filter((_, c) => c !== best), top = Math.max(...others);
-  const parts = scores.map((score, c) => (c === best ? 0 : Math.exp((score - top) * scoreUnit)));
-  const total = parts.reduce((sum, part) => sum + part, 0);
-  return parts.map((part, c) => (c === best ? 1 : -part / total));
-}
-
-const MOST_REASONS = 8;
-
-// Why a window is answered so, the most effective first: what the lead loses with the other answer to a comparison, or, where
-// tables vote, without an input.
-function reasonsOf(inputs) {
-  const scores = runStages(inputs), weights = contrastOf(scores), leadOf = (sums) => sums.reduce((sum, each, c) => sum + each * weights[c], 0);
-  const found = model.windows.votes ? blanked(inputs, scores, leadOf) : turned(inputs, weights);
-  const told = found.filter(({ effect }) => effect !== 0).map((each) => ({ ...each, effect: each.effect * scoreUnit }));
-  return told.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
-}
-
-function blanked(inputs, scores, leadOf) {
-  const lead = leadOf(scores);
-  return asked.flat().map((input) => {
-    const others = inputs.slice();
-    others[input] = 0;
-    return { left: input, right: -1, effect: lead - leadOf(runStages(others)) };
-  });
-}
-
-// Of each comparison what its tables say for the lead, less what they would say with its other answer.
-function turned(inputs, weights) {
-  const [stage] = model.stages, bits = bitsOf(stage, inputs), effects = new Float64Array(bits.length);
-  for (let u = 0; u < stage.count.length; u++) {
-    const index = indexOf(stage, u, bits), said = saidBy(stage, u, index, weights);
-    for (let r = 0; r < stage.k; r++) effects[stage.lanes[(u + 1) * stage.k - 1 - r]] += said - saidBy(stage, u, index ^ (1 << r), weights);
-  }
-  const different = new Map(); // two inputs are compared once: the higher is above the lower, whichever comes first
-  effects.forEach((effect, bit) => {
-    const a = stage.left[bit], b = stage.right[bit], isSwapped = b >= 0 && inputs[a] < inputs[b];
-    const [left, right] = isSwapped ? [b, a] : [a, b], key = `${left} ${right} ${b < 0 ? stage.constant[bit] : ""}`;
-    const known = different.get(key) ?? { left, right, bit, isAbove: right < 0 ? bits[bit] === 1 : inputs[left] > inputs[right], effect: 0 };
-    different.set(key, { ...known, effect: known.effect + effect });
-  });
-  return [...different.values()];
-}
-
-// What a table says with a row, for a lead of these weights.
-function saidBy(stage, u, index, weights) {
-  const n = stage.count[u], row = stage.start[u] + index * n, target = stage.firstTarget[u];
-  let sum = 0;
-  for (let c = 0; c < n; c++) sum += weights[stage.targets[target + c]] * stage.contents[row + c];
-  return sum;
-}
+// Why a window is answered so.
+const windowReasons = (inputs) => reasonsOf(inputs, asked.flat().map((input) => [input]));
 
 const titleOf = (input) => `${signals[signalOf(input)].name}: ${featureOf(input).title}`;
 
@@ -136,7 +83,7 @@ Object.assign(window.lutetia, {
   },
   explain: (bytes, number) => {
     const recording = readRecording(bytes, ""), start = startsOf(recording)[number];
-    return reasonsOf(inputsAt(recording, start)).map((each) => [reasonText(each, recording, start), each.effect]);
+    return windowReasons(inputsAt(recording, start)).map((each) => [reasonText(each, recording, start), each.effect]);
   },
   measure: (samples, start) => features.map(({ kind, at }) => FEATURES[kind].of(windowAt(samples, start, length), at)),
   marks: (samples, start) => features.map(({ kind, at }) => FEATURES[kind].marks(windowAt(samples, start, length), at)),
