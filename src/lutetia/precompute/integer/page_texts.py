@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from lutetia.models import CHARACTER_RANGES, Tabular, TextColumn, gram_text, text_columns
-from lutetia.precompute.integer.c_columns import words_for_no_value
 from lutetia.precompute.integer.c_texts import folds, known_grams
 from lutetia.precompute.integer.page_numbers import packed_numbers
 
@@ -33,8 +32,7 @@ def page_text(model: Tabular, text: TextColumn) -> dict[str, Any]:
 
 
 def page_letters(model: Tabular) -> dict[str, Any]:
-    """What characters are, the small letters of those in known words, by encoded input the column and the word that it is, and
-    the words for a missing text."""
+    """What characters are, the small letters of those in known words, by encoded input the column and the word that it is."""
     texts = text_columns(model.metadata)
     begins, kinds = np.array(CHARACTER_RANGES).T
     letters = sorted(folds(frozenset("".join({*each.grams, *each.words}) for each in texts)).items())
@@ -45,4 +43,4 @@ def page_letters(model: Tabular) -> dict[str, Any]:
         str(encoded[each.asked + at]): [each.name, f'"{gram_text(word)}"'] for each in texts for at, word in enumerate(each.words)
     }
     told = {name: packed_numbers(values) for name, values in packed.items()}
-    return {"letters": told, "words": words, "missing": words_for_no_value(model.metadata)}
+    return {"letters": told, "words": words}

@@ -25,7 +25,7 @@ from lutetia.precompute.integer.page_reasons import reasons_said
 Array = np.ndarray[Any, Any]
 PACKAGE = "lutetia.precompute.integer"
 COMPUTING = ("arrays.js", "classifier.js", "told.js", "reasons.js", "features.js")
-WINDOWS = (*COMPUTING, "recordings.js", "windows.js", "plots.js", "signals.js")
+WINDOWS = (*COMPUTING, "csv.js", "recordings.js", "windows.js", "plots.js", "signals.js")
 STYLE = "signals.css"
 BITS = 54  # of two's complement: whole numbers that a script counts with exactly
 FEATURE = re.compile(r'^"(.+?)": \{ of:', re.MULTILINE)  # a line of features.js

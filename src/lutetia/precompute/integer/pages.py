@@ -15,7 +15,7 @@ import numpy as np
 from lutetia._shared.markup import Html, tag
 from lutetia._shared.pages import Article, Section, article, asset, packed
 from lutetia.models import REGION_CELLS, Tabular, has_times, region_name, text_columns
-from lutetia.precompute.integer.c_columns import comparisons
+from lutetia.precompute.integer.c_columns import comparisons, words_for_no_value
 from lutetia.precompute.integer.c_windows import windows_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
 from lutetia.precompute.integer.intervals import HalfWidth
@@ -30,7 +30,8 @@ from lutetia.precompute.integer.sampling import weights
 PACKAGE = "lutetia.precompute.integer"
 LANGUAGE = ("arrays.js", "language.js", "writing.js")
 IMAGE = ("arrays.js", "classifier.js", "patches.js", "told.js", "reasons.js", "answers.js", "drawing.js")
-NUMBERS = ("arrays.js", "classifier.js", "told.js", "reasons.js", "answers.js", "texts.js", "sliders.js")
+NUMBERS = ("arrays.js", "classifier.js", "told.js", "reasons.js", "csv.js", "cells.js", "answers.js")
+NUMBERS += ("texts.js", "sliders.js", "rows.js")
 SIGNALS = "Open a recording, or look at the one that is there, and choose a window."
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
@@ -143,7 +144,7 @@ def _answering(model: IntegerClassifier) -> Section:
         tag("input", type="file", id="file", accept="image/*"),
         tag("p", id="opened", class_="small", aria_live="polite"),
         tag("p", keys, id="keys", class_="small"),
-    ] if is_image else [tag("ul", id="sliders", class_="sliders")]  # fmt: skip
+    ] if is_image else [*_file(model), tag("ul", id="sliders", class_="sliders")]  # fmt: skip
     told = [
         tag("h3", asked),
         tag("p", id="answer", aria_live="polite"),
@@ -163,6 +164,23 @@ def _answering(model: IntegerClassifier) -> Section:
     ]  # fmt: skip
     first, *others = [tag("div", part, class_="card") for part in (given, told, why, tables) if part]
     return Section("try", "Draw" if is_image else "Try", tag("div", first, tag("div", others, class_="stack"), class_="columns"))
+
+
+def _file(model: IntegerClassifier) -> list[Html]:
+    """What opens a file of rows, of a model of columns."""
+    if not isinstance(model.model, Tabular):
+        return []
+    buttons = [
+        tag("button", title, type="button", id=name) for name, title in (("earlier", "Row before"), ("later", "Row after"))
+    ]
+    return [
+        tag("label", "Open a file of rows, or drop it here", for_="table"),
+        tag("input", type="file", id="table", accept=".csv,.tsv,.txt,text/csv"),
+        tag("p", "A CSV file with the columns below. It stays on your machine.", class_="small"),
+        tag("p", id="opened", aria_live="polite"),
+        tag("div", tag("label", "row", tag("input", type="number", id="row", min=0, value=0)), buttons,
+            tag("button", "Save all answers", type="button", id="save"), class_="row", id="rows", hidden="hidden"),
+    ]  # fmt: skip
 
 
 # ---- what the scripts compute with -----------------------------------------------------------------------------------
@@ -211,6 +229,10 @@ def _classifier(model: IntegerClassifier) -> dict[str, Any]:
         "halfWidth": _half_width(model.half_width),
         "isLog": _is_log(model),
         "patches": _patches(model) if has_patches(model) else None,
+        "missing": words_for_no_value(metadata),
+        "target": model.model.title if isinstance(model.model, Tabular) else None,
+        "targetUnit": metadata.get("target_unit", ""),
+        "unknownIsMissing": metadata.get("unknown") == "missing",
         **reason_data(model),
     }
 
@@ -333,7 +355,8 @@ def _columns(model: Tabular, names: list[str]) -> list[dict[str, Any]]:
         if str(column) in model.metadata.get("dates", {}):
             edges = [[edge for edge in row if math.isfinite(edge)] for row in model.encoding.edges[numbers].tolist()]
             parts = [model.encoding.parts[number] for number in numbers]
-            told["dates"] = {"times": has_times(model.metadata, column), "parts": parts, "edges": edges}
+            order = model.metadata["dates"][str(column)]["order"]
+            told["dates"] = {"times": has_times(model.metadata, column), "order": order, "parts": parts, "edges": edges}
         elif not categories:
             told["cuts"] = [[edge for edge in row if math.isfinite(edge)] for row in model.encoding.edges[numbers].tolist()]
             told |= {"unit": model.metadata.get("units", {}).get(str(column), ""), "trained": _trained(model, column)}

@@ -1,19 +1,25 @@
-// One slider for each input, and its value in the unit of the data where that is known; a list for a column of categories, a
-// date for a column of dates, and a field for a column of text.
+// What stands for each column: a slider and a field for numbers, a list for categories, a date, a field for text. A column has a
+// function `encode`, which makes the codes of its inputs of a value, and `show`, which sets what stands for it.
 
-function addChoice({ name, inputs, categories }) {
+// Let the sample have a value in a column.
+function enter({ inputs, encode }, value) {
+  encode(value).forEach((code, number) => (x[inputs[number]] = code));
+}
+
+function addChoice(column) {
+  const { name, inputs, categories } = column;
   const choice = html("select", { id: `input${inputs[0]}` }, ...categories.map(([category]) => html("option", {}, category)));
-  const tell = () => categories[choice.selectedIndex][1].forEach((code, number) => (x[inputs[number]] = code));
+  column.encode = (value) => categories[Number.isNaN(value) ? 0 : value + 1][1];
+  column.show = (value) => (choice.selectedIndex = Number.isNaN(value) ? 0 : value + 1);
   choice.addEventListener("change", () => {
-    tell();
+    enter(column, choice.selectedIndex ? choice.selectedIndex - 1 : NaN);
     answer();
   });
-  choice.selectedIndex = 1;
-  tell();
+  column.show(0);
+  enter(column, 0);
   list.append(html("li", {}, html("label", { htmlFor: choice.id }, name), choice));
 }
 
-const LAST_SECOND = Date.UTC(9999, 11, 31, 23, 59, 59) / 1000;
 const PARTS = {
   "": (seconds) => seconds,
   year: (_, date) => date.getUTCFullYear(),
@@ -26,27 +32,28 @@ const PARTS = {
 // The codes of the inputs that are made of a date, in seconds; NaN is missing.
 function dateCodes({ parts, edges }, seconds) {
   if (Number.isNaN(seconds)) return parts.map(() => 0);
-  const known = Math.min(seconds, LAST_SECOND), date = new Date(known * 1000);
+  const known = Math.min(seconds, LAST_SECOND), date = new Date(Math.floor(known) * 1000);
   return parts.map((part, number) => {
     const value = PARTS[part](known, date);
     return 1 + edges[number].filter((edge) => edge < value).length;
   });
 }
 
-function addDate({ name, inputs, dates }) {
-  const edges = dates.edges[0], middle = edges[Math.floor(edges.length / 2)] ?? 0;
-  const start = new Date(Math.floor(middle) * 1000).toISOString().slice(0, dates.times ? 19 : 10);
+function addDate(column) {
+  const { name, inputs, dates } = column, edges = dates.edges[0], middle = Math.floor(edges[Math.floor(edges.length / 2)] ?? 0);
   const field = html("input", { type: dates.times ? "datetime-local" : "date", id: `input${inputs[0]}`, step: dates.times ? 1 : "any" });
-  const tell = () => dateCodes(dates, field.valueAsNumber / 1000).forEach((code, number) => (x[inputs[number]] = code));
+  column.encode = (seconds) => dateCodes(dates, seconds);
+  column.show = (seconds) => (field.value = Number.isNaN(seconds) ? "" : new Date(Math.floor(seconds) * 1000).toISOString().slice(0, dates.times ? 19 : 10));
   field.addEventListener("input", () => {
-    tell();
+    enter(column, field.valueAsNumber / 1000);
     answer();
   });
-  field.value = start;
-  tell();
+  column.show(middle);
+  enter(column, field.valueAsNumber / 1000);
   list.append(html("li", {}, html("label", { htmlFor: field.id }, name), field));
 }
 
+// An input that no column is known of: a whole number, as the model takes it.
 function addSlider(at) {
   const top = model.largest, start = Math.floor(top / 2), shownValue = html("output", {});
   const slider = html("input", { type: "range", id: `input${at}`, min: 0, max: top, value: start });
@@ -73,37 +80,45 @@ function numberBetween(low, high) {
   return high;
 }
 
-// One slider for a column of numbers, and a field for its value. The slider goes from one cut of any of its inputs to the next;
-// its first stop is no value.
-function addNumber({ name, unit, inputs, cuts, trained }) {
-  const all = [...new Set(cuts.flat())].filter((cut) => cut > BELOW_ALL).sort((a, b) => a - b), ends = trained ?? [all[0] ?? 0, all.at(-1) ?? 1];
-  const first = all[0] ?? ends[1], last = all.at(-1) ?? ends[1], beyond = Math.max(Math.abs(last), 1);
-  const stops = [NaN, ends[0] < first ? numberBetween(ends[0], first) : first, ...all.slice(1).map((cut, at) => numberBetween(all[at], cut))];
-  if (all.length) stops.push(numberBetween(last, ends[1] > last ? ends[1] : last + beyond));
-  const slider = html("input", { type: "range", id: `input${inputs[0]}`, min: 0, max: stops.length - 1, value: Math.floor(stops.length / 2) });
+// Values to choose from: missing, then one between each two cuts of any input of a column, and beyond the ends.
+function stopsOf(cuts, [least, most]) {
+  const low = cuts[0] ?? most, high = cuts.at(-1) ?? most;
+  const stops = [NaN, least < low ? numberBetween(least, low) : low, ...cuts.slice(1).map((cut, at) => numberBetween(cuts[at], cut))];
+  return cuts.length ? [...stops, numberBetween(high, most > high ? most : high + Math.max(Math.abs(high), 1))] : stops;
+}
+
+// The slider goes from one value to the next; any other may be typed.
+function addNumber(column) {
+  const { name, unit, inputs, cuts, trained } = column, all = [...new Set(cuts.flat())].filter((cut) => cut > BELOW_ALL).sort((a, b) => a - b);
+  const stops = stopsOf(all, trained ?? [all[0] ?? 0, all.at(-1) ?? 1]);
+  const slider = html("input", { type: "range", id: `input${inputs[0]}`, min: 0, max: stops.length - 1 });
   const field = html("input", { type: "number", id: `value${inputs[0]}`, step: "any", placeholder: "missing", "aria-label": `${name}, value` });
-  if (trained) field.title = `fitted to ${shortNumber(ends[0])} to ${shortNumber(ends[1])}`;
-  const tell = () => {
-    const value = field.valueAsNumber, isFar = trained && (value < ends[0] || value > ends[1]);
-    cuts.forEach((own, number) => (x[inputs[number]] = Number.isNaN(value) ? 0 : 1 + own.filter((cut) => cut < value).length));
-    field.classList.toggle("far", isFar);
-  };
-  const slide = () => {
-    const value = stops[slider.valueAsNumber];
+  if (trained) field.title = `fitted to ${trained.map(shortNumber).join(" to ")}`;
+  column.encode = (value) => cuts.map((own) => (Number.isNaN(value) ? 0 : 1 + own.filter((cut) => cut < value).length));
+  const mark = (value) => field.classList.toggle("far", trained !== null && (value < trained[0] || value > trained[1]));
+  const slideTo = (value) => (slider.value = Number.isNaN(value) ? 0 : 1 + all.filter((cut) => cut < value).length);
+  column.show = (value) => {
     field.value = Number.isNaN(value) ? "" : String(value);
-    tell();
+    slideTo(value);
+    mark(value);
+  };
+  const change = (value) => {
+    mark(value);
+    enter(column, value);
+    answer();
   };
   slider.addEventListener("input", () => {
-    slide();
-    answer();
+    const value = stops[slider.valueAsNumber];
+    field.value = Number.isNaN(value) ? "" : String(value);
+    change(value);
   });
   field.addEventListener("input", () => {
-    const value = field.valueAsNumber;
-    slider.value = Number.isNaN(value) ? 0 : 1 + all.filter((cut) => cut < value).length;
-    tell();
-    answer();
+    slideTo(field.valueAsNumber);
+    change(field.valueAsNumber);
   });
-  slide();
+  const start = stops[Math.floor(stops.length / 2)];
+  column.show(start);
+  enter(column, start);
   list.append(html("li", {}, html("label", { htmlFor: slider.id }, name), slider, html("span", { className: "value" }, field, unit)));
 }
 

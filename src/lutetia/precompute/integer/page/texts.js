@@ -63,13 +63,12 @@ function addText(column) {
   const { name, inputs, text } = column, id = `input${inputs[0]}`;
   text.order = new Map(text.grams.map((gram, number) => [gram, number]));
   const field = html("textarea", { id, rows: 5 }), marked = html("p", { className: "marked", id: `marked${inputs[0]}` });
-  const wordsIn = (typed) => (model.missing.includes(typed.trim().toLowerCase()) ? null : wordsOf(typed));
-  const tell = (words) => textCodes(column, words).forEach((code, number) => (x[inputs[number]] = code));
+  const wordsIn = (typed) => (typed === null || model.missing.includes(typed.trim().toLowerCase()) ? null : wordsOf(typed).map(({ word }) => word));
   let timer = 0;
 
   // How far the answer falls without a word: the lead of the class, or the number.
   function mark() {
-    const typed = field.value, places = wordsIn(typed) ?? [], words = places.map(({ word }) => word), scores = runStages(x);
+    const typed = field.value, words = wordsIn(typed) ?? [], places = words.length ? wordsOf(typed) : [], scores = runStages(x);
     const best = greatest(scores), different = [...new Set(words)].slice(0, MOST_MARKED), falls = new Map();
     const leadOf = (all) => (all.length === 1 ? all[0] : all[best] - Math.max(...all.filter((_, at) => at !== best)));
     for (const word of different) {
@@ -88,13 +87,21 @@ function addText(column) {
     marked.replaceChildren(...parts, typed.slice(at));
   }
 
-  field.addEventListener("input", () => {
-    tell(wordsIn(field.value)?.map(({ word }) => word) ?? null);
-    answer();
+  const markSoon = () => {
     clearTimeout(timer);
     timer = setTimeout(mark, 40);
+  };
+  field.addEventListener("input", () => {
+    enter(column, field.value);
+    markSoon();
+    answer();
   });
-  tell(null);
+  column.encode = (typed) => textCodes(column, wordsIn(typed));
+  column.show = (typed) => {
+    field.value = typed ?? "";
+    markSoon();
+  };
+  enter(column, null);
   list.append(html("li", { className: "typed" }, html("label", { htmlFor: id }, name), field, marked));
 }
 
