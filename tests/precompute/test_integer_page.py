@@ -406,7 +406,7 @@ def test_a_column_of_several_inputs_has_one_slider(open_page: OpenPage) -> None:
     opened = open_page(page(integer_model(model), "trees"))
     assert opened.page.locator("input[type=range]").count() == 2
     slider = opened.page.locator("input[type=range]").first
-    field = opened.page.locator("input[type=number]").first
+    field = opened.page.locator("#sliders input[type=number]").first
     rest, own = opened.page.evaluate("lutetia.sample()"), (model.encoding.source == 0).tolist()
 
     def check(value: float) -> None:
