@@ -7,7 +7,7 @@ the classes of the model while it runs; without the package its row is left out.
 from our relevance. Times are processor seconds of one thread per explained token, after one call that does not count; all methods
 take turns at every prompt. In the row of 16 tokens one walk explains the 16 likeliest next tokens. `memory` is what a process of
 its own reaches beyond its model for one text, all prompts in a row. The second table has our time and LXT's for texts of 8 to 512
-tokens, the median of 7 turns.
+tokens, the median of 7 turns; also that of a plan (`relevance.compile`), made before on another text.
 
     lutetia bench relevance_prompts [--quick] [--json] [--save]
 """
@@ -41,7 +41,7 @@ ORDERS = 5  # drawn for each prompt
 TOGETHER = 16  # tokens that one walk explains
 LENGTHS = (8, 32, 128, 512)  # tokens of one text
 TURNS = 7  # at each length; the median counts
-OURS, LXT, MANY = "AttnLRP", "AttnLRP by LXT", f"AttnLRP, {TOGETHER} tokens in one walk"
+OURS, LXT, PLAN, MANY = "AttnLRP", "AttnLRP by LXT", "AttnLRP, planned", f"AttnLRP, {TOGETHER} tokens in one walk"
 GRADIENT, PATH, RANDOM = "gradient × input", "integrated gradients", "random order"
 PROMPTS = (
     "The capital of France is the city of", "The opposite of hot is", "Water boils at a temperature of", "Two plus two equals",
@@ -66,6 +66,16 @@ def by_lrp_together(model: Any, tokens: Tensor, target: int) -> Tensor:
     options: dict[str, Any] = {"rules": relevance.presets.attnlrp(eps=EPS)}
     scores: Callable[[Any], Tensor] = lambda output: output.logits[0, -1, output.logits[0, -1].topk(TOGETHER).indices]  # noqa: E731
     return relevance.attribute_each(model, {"input_ids": tokens, "use_cache": False}, scores, **options)[0][tokens][0]
+
+
+def by_plan(model: Any, tokens: Tensor) -> Explain:
+    """AttnLRP by a plan, made on one text for others."""
+    plan = relevance.compile(model, {"input_ids": tokens, "use_cache": False}, relevance.presets.attnlrp(eps=EPS))
+
+    def explain(_: Any, tokens: Tensor, target: int) -> Tensor:
+        return plan({"input_ids": tokens, "use_cache": False}, lambda output: output.logits[:, -1, target])[tokens][0]
+
+    return explain
 
 
 def by_lxt(model: Any, tokens: Tensor, target: int) -> Tensor:
@@ -212,20 +222,22 @@ def methods_of(blank: int) -> dict[str, Explain]:
 
 
 def by_length(scores: Scores, tokenizer: Any, methods: dict[str, Explain], quick: bool) -> list[Row]:
-    """The processor seconds of one explanation by the length of the text: ours and LXT's, which take turns; medians."""
+    """The processor seconds of one explanation by the length of the text: ours, a plan's and LXT's, which take turns; medians."""
+    methods = {**methods, PLAN: by_plan(scores.model, scores.prompts[0])}
     text = tokenizer(" ".join(PROMPTS * 4), return_tensors="pt", add_special_tokens=False)["input_ids"]
     rows: list[Row] = []
     for length in LENGTHS[: 1 if quick else None]:
         progress(f"{length} tokens")
-        seconds: dict[str, list[float]] = {name: [] for name in (OURS, LXT)}
+        seconds: dict[str, list[float]] = {name: [] for name in (OURS, PLAN, LXT)}
         for turn in range(2 if quick else TURNS + 1):
             for name, taken in seconds.items():
                 began = time.process_time()
                 methods[name](scores.model, text[:, :length], scores.targets[0])
                 if turn:  # the first does not count
                     taken.append(time.process_time() - began)
-        ours, lxt = (statistics.median(taken) for taken in seconds.values())
-        rows.append({"tokens": length, "ours": ours, "lxt": lxt, "ratio": ours / lxt})
+        ours, plan, lxt = (statistics.median(taken) for taken in seconds.values())
+        ratios = {"ratio": ours / lxt, "ratio planned": plan / lxt}
+        rows.append({"tokens": length, "ours": ours, "planned": plan, "lxt": lxt, **ratios})
     return rows
 
 
@@ -270,7 +282,7 @@ def main(argv: list[str] | None = None) -> int:
     units = {"method": None, "probability": None, "time": "s", "memory": "MiB", "distance": None}
     tables = [table("methods", units, rows)]
     if LXT in methods:
-        lengths = {"tokens": None, "ours": "s", "lxt": "s", "ratio": None}
+        lengths = {"tokens": None, "ours": "s", "planned": "s", "lxt": "s", "ratio": None, "ratio planned": None}
         tables.append(table("lengths", lengths, by_length(scores, tokenizer, methods, options.quick)))
     settings = {"threads": 1, "prompts": len(scores.prompts), "steps": STEPS, "eps": EPS, "random orders": ORDERS}
     packages = ["transformers", "captum", "lxt"]

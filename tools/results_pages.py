@@ -355,8 +355,10 @@ NOTE_SECTIONS = [
                 "lengths",
                 "tokens",
                 column("seconds, ours", "ours"),
+                column("seconds, planned", "planned"),
                 column("seconds, LXT", "lxt"),
                 column("ours / LXT", "ratio"),
+                column("planned / LXT", "ratio planned"),
             ),
         ],
         "Mean probability of the predicted token while tokens are blanked, most relevant first: less is better. Time is of the "

@@ -135,6 +135,35 @@ def test_a_plan_asks_nothing_of_nodes_whose_graph_is_gone(monkeypatch: pytest.Mo
     assert plan.replayed == 1
 
 
+def test_a_plan_holds_no_activations() -> None:
+    class Probe:
+        """Lives as long as the node that it is kept at."""
+
+    held: list[weakref.ref[Probe]] = []
+
+    class Keeping(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y, probe = x.exp(), Probe()
+            y.grad_fn.metadata["probe"] = probe
+            held.append(weakref.ref(probe))
+            return 2 * y
+
+    plan = relevance.compile(nn.Sequential(nn.Linear(4, 3), Keeping()), torch.randn(2, 4))
+    plan(torch.randn(2, 4))
+    assert plan.replayed == 1
+    assert [each() for each in held] == [None, None]
+
+
+def test_a_plan_of_a_wide_walk_fits_other_sizes() -> None:
+    """Without an ε a walk is in float64, whatever the model is in."""
+    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
+    plan = relevance.compile(model, torch.randn(2, 4), presets.epsilon(0.0))
+    for rows in (5, 1):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(plan(x, 1)[x].sum(1), model(x)[:, 1])
+    assert (plan.planned, plan.replayed) == (1, 2)
+
+
 def test_a_plan_of_one_output_is_none_of_another() -> None:
     """Both come out of the same node."""
 

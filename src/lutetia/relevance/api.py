@@ -19,7 +19,7 @@ from lutetia.relevance.engine import UNKNOWN, Walk
 from lutetia.relevance.graph import AutogradGraph, Node
 from lutetia.relevance.inputs import as_found, prepare_inputs
 from lutetia.relevance.inside import OUTER, Outer
-from lutetia.relevance.names import read_names, watch
+from lutetia.relevance.names import operations_seen, read_names, watch
 from lutetia.relevance.outputs import main_output as main_output
 from lutetia.relevance.outputs import select
 from lutetia.relevance.precision import carry
@@ -145,21 +145,24 @@ class Run:
                     result.output = explained.detach()
                 return results
 
-    def forward(self, inputs: object) -> tuple[Any, Asked]:
-        """Run the model on leaf copies of its inputs: its output, and the requested targets."""
-        with torch.inference_mode(False):
-            return self._forward(inputs)
+    def forward(self, inputs: object, named: bool = True) -> tuple[Any, Asked]:
+        """Run the model on leaf copies of its inputs: its output, and the requested targets.
 
-    def _forward(self, inputs: object) -> tuple[Any, Asked]:
+        `named`: whether the graph shall know which modules made it.
+        """
+        with torch.inference_mode(False):
+            return self._forward(inputs, named)
+
+    def _forward(self, inputs: object, named: bool) -> tuple[Any, Asked]:
         args, kwargs, stand_ins = prepare_inputs(inputs)
         try:
-            output = self._run(args, kwargs)
+            output = self._run(args, kwargs, named)
         except RuntimeError as error:
             if "leaf Variable that requires grad" not in str(error):
                 raise
             with torch.enable_grad():  # the model changes its inputs in place
                 args, kwargs, stand_ins = prepare_inputs(inputs, copied=True)
-            output = self._run(args, kwargs)
+            output = self._run(args, kwargs, named)
         wanted = [*(as_list(self.wrt) or []), *self.layers]
         parameters = dict(self.model.named_parameters()) if wanted else {}
         aliases: dict[Any, Tensor] = {key: leaf for key, (leaf, _) in stand_ins.items()}
@@ -181,7 +184,7 @@ class Run:
         originals = tuple(original for _, original in stand_ins.values())
         return output, Asked(items, optional, aliases, originals, True, self.layers, self.heads)
 
-    def _run(self, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _run(self, args: Any, kwargs: dict[str, Any], named: bool) -> Any:
         with ExitStack() as stack:
             if not self.recomputed:
                 stack.enter_context(as_found(self.model))
@@ -190,7 +193,7 @@ class Run:
                 if _takes_cache(self.model):
                     kwargs.setdefault("use_cache", False)  # a cache that was filled once cannot be filled again
                 stack.enter_context(computed_again(self.model, self.recomputed, lambda: watch(self.model)))
-            stack.enter_context(watch(self.model))
+            stack.enter_context(watch(self.model) if named else operations_seen())
             if "torch._dynamo" in sys.modules:  # the operations of a compiled module, not what they were fused into
                 stack.enter_context(shared("uncompiled", _uncompiled))
             return self.model(*args, **kwargs)

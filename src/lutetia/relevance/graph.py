@@ -233,26 +233,18 @@ class AutogradGraph:
                 edges.append(NodeEdge(child, nr, len(parents)))
                 parents.append((node, len(edges) - 1, nr))
 
-    def rebind(self, inputs: dict[Any, Any]) -> bool:
-        """Take another graph's autograd nodes, as `discover` gives them, if its structure is the same; False if not."""
-        found = self.found
-        if len(inputs) != len(found):
-            return False
-        place = {fn: node for fn, node in zip(inputs, found, strict=True)}
-        for (fn, children), node in zip(inputs.items(), found, strict=True):
-            if fn.name().rpartition("::")[2] != node.name or len(children) != len(node.edges):
-                return False
-            for (child, nr), edge in zip(children, node.edges, strict=True):
-                if (child is None) != (edge is None) or (edge is not None and (place[child] is not edge.child or nr != edge.nr)):
-                    return False
-            if not children and isinstance(getattr(fn, "variable", None), torch.nn.Parameter) != node.is_parameter:
-                return False
-        for fn, node in place.items():
-            node.fn, node.notes, node.wide = fn, fn.metadata, None
-            node.targets = ()
+    def rebind(self, inputs: dict[Any, Any]) -> None:
+        """Take another graph's autograd nodes, as `discover` gives them; it must have the same `structure`."""
+        self.by_fn = dict(zip(inputs, self.found, strict=True))
+        for fn, node in self.by_fn.items():
+            node.fn, node.notes = fn, fn.metadata
+
+    def let_go(self) -> None:
+        """Drop the autograd nodes and what a walk left at them, and keep the structure, for `rebind`."""
+        for node in self.found:
+            node.fn, node.notes, node.wide, node.targets = None, {}, None, ()
             node.reset()
-        self.by_fn = place
-        return True
+        self.by_fn = {}
 
     def release(self) -> None:
         """Drop all references: parents and children form cycles, which keep activations until the garbage collector runs."""
@@ -314,6 +306,21 @@ def discover(root: Any) -> dict[Any, Any]:
                 found[child] = None
                 stack.append(child)
     return found
+
+
+def structure(inputs: dict[Any, Any]) -> tuple[list[Any], ...]:
+    """What two graphs, as `discover` gives them, share if relevance takes the same way through both."""
+    place: dict[Any, int] = {fn: at for at, fn in enumerate(inputs)}
+    place[None] = -1
+    edges = [edge for children in inputs.values() for edge in children]
+    leaves = [fn for fn, children in inputs.items() if not children]
+    return (
+        [fn.name() for fn in inputs],
+        [len(children) for children in inputs.values()],
+        [place[child] for child, _ in edges],
+        [nr for _, nr in edges],
+        [isinstance(getattr(fn, "variable", None), torch.nn.Parameter) for fn in leaves],
+    )
 
 
 def _topological(root: Node) -> list[Node]:

@@ -81,11 +81,18 @@ def watch(model: nn.Module) -> Iterator[None]:
         nn.modules.module.register_module_forward_hook(after, always_call=False),
     ]
     try:
-        with watching_here(), Constants(), attention_seen(), custom_functions_seen(), scripts_seen():
+        with operations_seen():
             yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def operations_seen() -> Iterator[None]:
+    """While active, models record what autograd does not keep, and not which module ran when."""
+    with watching_here(), Constants(), attention_seen(), custom_functions_seen(), scripts_seen():
+        yield
 
 
 def _computed_weights(module: nn.Module, output: object) -> list[Tensor]:
