@@ -34,7 +34,7 @@ def select(output: object, target: object) -> tuple[Tensor, Tensor]:
     if isinstance(target, str):
         target = (target,)
     if isinstance(target, tuple) and target and isinstance(target[0], str):
-        explained = _checked(_named(output, target[0]), f"output {target[0]!r}", output)
+        explained = _checked(output_named(output, target[0]), f"output {target[0]!r}", output)
         rest = target[1:]
         return explained, make_seed(explained, rest[0] if len(rest) == 1 else rest or None)
     explained = _checked(main_output(output), "output", output)
@@ -77,7 +77,8 @@ def _parts(output: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def _named(output: object, name: str) -> Tensor:
+def output_named(output: object, name: str) -> Tensor:
+    """The tensor of this name in an output, or the only one below it."""
     tensors = dict(named_tensors(output))
     if name in tensors:
         return tensors[name]
