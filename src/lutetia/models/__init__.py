@@ -36,6 +36,8 @@ from lutetia.models.signal_shapes import SignalShape, most_apart, shape_counts
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.models.tabular import LEAST_SPREAD, Tabular
 from lutetia.models.tabular_config import TabularConfig
+from lutetia.models.targets import Targets, part_metadata
+from lutetia.models.targets_config import TargetsConfig
 from lutetia.models.texts import RANGES as CHARACTER_RANGES
 from lutetia.models.texts import (
     Grams,
@@ -89,6 +91,8 @@ __all__ = [
     "Projection2dLayer",
     "Tabular",
     "TabularConfig",
+    "Targets",
+    "TargetsConfig",
     "TransformerConfig",
     "Votes",
     "VotesClassifier",

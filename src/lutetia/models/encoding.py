@@ -153,13 +153,23 @@ def _encode(x: Array, inputs: Sequence[_Input], numbers: Sequence[int], codes: A
 @dataclass(frozen=True, eq=False)
 class Columns:
     """What an encoding is learned from: x float64 [n, columns], target float64 [n, k], weight [n]; and of each column the number
-    of its categories, 0 for numbers. `dates` are the columns of dates."""
+    of its categories, 0 for numbers. `dates` are the columns of dates. Categories are ordered by their means of some columns of
+    the target, `ordered_by`; by default those of the most frequent classes."""
 
     x: Array
     target: Array
     weight: Array
     n_categories: list[int]
     dates: Collection[int] = ()
+    ordered_by: Sequence[int] | None = None
+
+    def orders(self, target: Array, weight: Array) -> Sequence[int]:
+        """The columns of the target [n, k] that order categories."""
+        if self.ordered_by is not None:
+            return self.ordered_by
+        if target.shape[1] <= 2:
+            return [target.shape[1] - 1]
+        return np.argsort(-(target * weight[:, None]).sum(0), kind="stable")[:MOST_ORDERS].tolist()
 
 
 def fit_encoding(columns: Columns, most_codes: int = TOP, patches: Patches | None = None) -> Encoding:
@@ -172,7 +182,8 @@ def fit_encoding(columns: Columns, most_codes: int = TOP, patches: Patches | Non
         known = np.isfinite(x[:, column])
         values, own = x[known, column], weight[known]
         if count:
-            inputs += [(column, np.zeros(0), ranks, "") for ranks in _ranks(values, target[known], own, count, most_codes)]
+            means = target[known][:, columns.orders(target[known], own)]
+            inputs += [(column, np.zeros(0), ranks, "") for ranks in _ranks(values, means, own, count, most_codes)]
             continue
         inputs.append((column, _edges(values, own, most_codes), none, ""))
         for part in varying_parts(values) if column in columns.dates else ():
@@ -207,17 +218,12 @@ def _edges(values: Array, weight: Array, most_codes: int) -> Array:
 
 
 def _ranks(values: Array, target: Array, weight: Array, count: int, most_codes: int) -> list[Array]:
-    """The codes of categories 0 to count - 1, uint8 [count]. One without a sample has the code of the category whose mean is
+    """The codes of categories 0 to count - 1, uint8 [count], in an order for each column of target [n, k]. One without a sample has the code of the category whose mean is
     nearest to that of all: what is missing is another thing, and its code, 0, is beside the lowest."""
     place = values.astype(np.int64)
     held = np.bincount(place, weight, count)
-    if target.shape[1] > 2:
-        frequent = np.argsort(-(target * weight[:, None]).sum(0), kind="stable")[:MOST_ORDERS]
-    else:
-        frequent = np.array([target.shape[1] - 1])
     orders = []
-    for output in frequent:
-        own = target[:, output]
+    for own in target.T:
         mean = np.average(own, weights=weight) if len(own) else 0.0
         means = (np.bincount(place, weight * own, count) + PRIOR * mean) / (held + PRIOR)
         rank = np.empty(count, np.int64)

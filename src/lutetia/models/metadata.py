@@ -22,6 +22,7 @@ windows      of a model of sensor signals, the windows that it takes: see `lutet
              of them
 error_90     of a regression: what the error of nine in ten rows that were not fitted stays within
 spread_90    the same as a multiple of the spread of a row, where the model has one
+targets      of a model of several targets, for each what is known of it alone: target, classes, target_unit, error_90, spread_90
 resized      whether images of other sizes are resized to that of the model
 unknown      what a category becomes that is not listed: "error", the default, or "missing"
 missing      words that stand for no value, besides those that always do
@@ -53,6 +54,7 @@ TASKS = ("classification", "regression", "ranking", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
 MOST_DECIMALS = 18
+OF_ONE_TARGET = frozenset({"target", "classes", "target_unit", "error_90", "spread_90"})
 NAMES = ("target", "weight", "query", "loss_name")
 
 
@@ -75,6 +77,7 @@ def check_metadata(metadata: object, config: Any) -> dict[str, Any]:
     _check_range(metadata, n_inputs)
     _check_categories(metadata, n_inputs, n_classes)
     _check_windows(metadata, config, n_inputs)
+    _check_targets(metadata, config)
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
     except (TypeError, ValueError, RecursionError) as error:
@@ -137,6 +140,22 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None, n_class
     for number, unit in _by_input(metadata, "units", "units", n_inputs):
         if not isinstance(unit, str):
             fail(f"metadata.units[{number!r}]", unit, "a string")
+
+
+def _check_targets(metadata: Mapping[str, Any], config: Any) -> None:
+    """Check what is known of each of several targets: what a model of it alone may know."""
+    told, outputs = metadata.get("targets"), getattr(config, "outputs", None)
+    if told is None:
+        return
+    if outputs is None or not isinstance(told, list | tuple) or len(told) != len(outputs):
+        fail("metadata.targets", told, "none" if outputs is None else f"what is known of each of {len(outputs)} targets")
+    for number, own in enumerate(told):
+        if not isinstance(own, Mapping) or not set(own) <= OF_ONE_TARGET:
+            fail(f"metadata.targets[{number}]", own, f"only {', '.join(sorted(OF_ONE_TARGET))}")
+        check_metadata(own, config.of(number))
+    names = [own["target"] for own in told if "target" in own]
+    if len(set(names)) < len(names):
+        fail("metadata.targets", names, "a name of its own for each target")
 
 
 def _check_windows(metadata: Mapping[str, Any], config: Any, n_inputs: int | None) -> None:

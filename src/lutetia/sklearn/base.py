@@ -17,7 +17,9 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_co
 from lutetia.errors import DataError
 from lutetia.models import (
     Grams,
+    Model,
     Tabular,
+    Targets,
     as_readings,
     chances,
     data_columns,
@@ -48,7 +50,7 @@ ENOUGH, ENOUGH_QUERIES = 100, 50  # samples, or queries, of which early_stopping
 class TabularEstimator(BaseEstimator):
     """A `lutetia.models.Tabular` behind scikit-learn's methods; `model_` is that model once it is fitted."""
 
-    model_: Tabular
+    model_: Any  # a Tabular, of several targets a Targets
     n_features_in_: int
     feature_names_in_: Array
     categories_: dict[int, list[Any]]
@@ -361,7 +363,9 @@ class TabularEstimator(BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The estimator that a folder holds, saved by `save` or by `lutetia train` on a table of data."""
-        model = load(path, expected=Tabular)
+        model = load(path, expected=Model)
+        if not isinstance(model, Tabular | Targets):
+            raise DataError(f"{path} holds a {type(model).__name__}, expected a Tabular")
         state = read_config(in_run(path)).get("estimator", _state_of_run(model))
         if not isinstance(state, dict) or state.get("class") != cls.__name__:
             held = state.get("class") if isinstance(state, dict) else "a model without an estimator"
@@ -373,7 +377,7 @@ class TabularEstimator(BaseEstimator):
             raise DataError(f"{path} cannot be read: {error}") from error
         return estimator
 
-    def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
+    def _restore(self, model: Tabular | Targets, state: dict[str, Any]) -> None:
         columns = data_columns(model.metadata, model.n_columns, by_signal=False)
         self.model_, self.n_features_in_ = model, len(columns)
         self.n_tables_ = model.config.n_tables
@@ -385,10 +389,10 @@ class TabularEstimator(BaseEstimator):
             self.feature_names_in_ = np.array([column.name for column in columns], dtype=object)
 
 
-def table_scores(model: Tabular, x: Array, threads: int) -> Array:
+def table_scores(model: Tabular | Targets, x: Array, threads: int) -> Array:
     """The sums of the tables of a model for its inputs, float32 [n, outputs]."""
-    scores = np.zeros((len(x), model.config.n_classes), np.float32)
     anchors, weight = model.tables.anchors.numpy().astype(np.int64), model.tables.weight.detach().numpy()
+    scores = np.zeros((len(x), weight.shape[2]), np.float32)
     for begin in range(0, len(x), AT_ONCE):
         codes = model.encoding.codes(x[begin : begin + AT_ONCE], threads)
         add_table_scores(codes, anchors, weight, scores[begin : begin + AT_ONCE], threads)
@@ -411,9 +415,11 @@ def _plain(value: Any) -> Any:
     return {str(key): _plain(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def _state_of_run(model: Tabular) -> dict[str, Any] | None:
+def _state_of_run(model: Tabular | Targets) -> dict[str, Any] | None:
     """The state of an estimator that was fitted by `lutetia train`; None where the data did not leave enough to tell."""
     config, known = model.config, model.metadata
+    if isinstance(model, Targets):
+        return _several_state(model)
     if config.core != "tables" or "task" not in known or (not model.is_regression and "classes" not in known):
         return None
     params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
@@ -428,3 +434,15 @@ def _state_of_run(model: Tabular) -> dict[str, Any] | None:
     name = "LUTRanker" if model.loss.is_ranking else "LUTRegressor" if model.is_regression else "LUTClassifier"
     state = {"class": name, "params": params, "named": "features" in known}
     return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}
+
+
+def _several_state(model: Targets) -> dict[str, Any] | None:
+    """The same of several targets."""
+    config, known = model.config, model.metadata
+    classes = [own.get("classes") for own in known.get("targets", ())]
+    params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
+    if model.is_regression:
+        params |= {"loss": config.loss, "quantile": config.quantile}
+        return {"class": "LUTRegressor", "params": params, "named": "features" in known}
+    state = {"class": "LUTClassifier", "params": params, "named": "features" in known}
+    return state | {"class_kinds": ["U"] * len(classes), "classes": classes} if classes and all(classes) else None

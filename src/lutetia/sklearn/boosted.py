@@ -18,6 +18,7 @@ from lutetia.errors import check_choice
 from lutetia.models import Tabular, best_class, text_columns
 from lutetia.sklearn.base import Array, TabularEstimator, probabilities
 from lutetia.sklearn.checks import check_params, interactions, monotone_columns
+from lutetia.sklearn.several import KINDS, SeveralClasses, SeveralNumbers
 from lutetia.training import (
     Boosted,
     Boosting,
@@ -217,13 +218,12 @@ class ClassifierTarget(ClassifierMixin):
 
     def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
         super()._restore(model, state)
-        kinds = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": bool, "U": None, "O": object}
-        classes = np.array(state["classes"], dtype=kinds[state["class_kind"]])
+        classes = np.array(state["classes"], dtype=KINDS[state["class_kind"]])
         order = np.argsort(classes, kind="stable")
         self.classes_, self._order = classes[order], None if (order == np.arange(len(order))).all() else order
 
 
-class LUTClassifier(ClassifierTarget, BoostedEstimator):
+class LUTClassifier(SeveralClasses, ClassifierTarget, BoostedEstimator):
     """A classifier of lookup tables: `n_tables` tables of 2**n_anchors rows each, whose sum is the score of each class.
 
     Columns become ranks by quantiles of the training data; each table asks `n_anchors` questions, a column against a threshold or
@@ -276,7 +276,8 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         self.text_features = text_features
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
-        """Fit to X [n, columns] and classes y [n] of any kind."""
+        """Fit to X [n, columns] and classes y [n] of any kind; of several targets, or labels that may occur together,
+        [n, targets]."""
         check_params(self, PARAMS)
         for name in ("calibrate", "enough_tables"):
             if getattr(self, name) not in (True, False):
@@ -288,7 +289,46 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         return self
 
 
-class LUTRegressor(RegressorMixin, BoostedEstimator):
+class NumberTarget(BoostedEstimator):
+    """Numbers, and the intervals of their predictions."""
+
+    loss: Any
+
+    def _target(self, y: Any, reset: bool = False) -> Array:
+        y = column_or_1d(y, warn=True)
+        if y.dtype.kind in "OUS":
+            y = y.astype(np.float64)
+        assert_all_finite(y, input_name="y", estimator_name=type(self).__name__)
+        largest = float(np.abs(y.astype(np.float64)).max(initial=0))
+        if largest > LARGEST:
+            raise ValueError(f"y holds a number of size {largest:.6g}, expected numbers that fit a 32-bit float")
+        if not reset:
+            self._loss.check_sign(y, "y of eval_set")
+        return y.astype(np.float64)
+
+    def predict(self, X: Any) -> Array:
+        """The number predicted for each sample, float64 [n]."""
+        check_is_fitted(self, "model_")
+        return self.model_.loss.numbers(self._scores(X)[:, 0])
+
+    def predict_interval(self, X: Any) -> Array:
+        """What nine in ten numbers of new samples lie between, float64 [n, 2]: low and high.
+
+        For an estimator that was fitted with intervals=True, or by `lutetia train`.
+        """
+        middle = self.predict(X)
+        reach = half_widths(self.model_, self._matrix(X))
+        if reach is None:
+            is_middle = self.model_.loss.has_intervals
+            why = "fit it with intervals=True" if is_middle else "a quantile is an end of an interval, not its middle"
+            raise ValueError(f"the errors of this model are not known: {why}")
+        return np.stack(interval_ends(self.model_, middle, reach), 1)
+
+    def _describe_target(self) -> dict[str, Any]:
+        return {"task": "regression", **({"loss_name": function_name(self.loss)} if callable(self.loss) else {})}
+
+
+class LUTRegressor(SeveralNumbers, RegressorMixin, NumberTarget):
     """A regressor of lookup tables; its parameters are those of `LUTClassifier`, and `loss`, named as in scikit-learn:
     "squared_error" predicts the mean, "absolute_error" the median, "quantile" the number that a part `quantile` of all samples
     stays below, and "poisson" the mean of counts or amounts that are never negative, through logarithms. A function of your own,
@@ -336,7 +376,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         self.text_features = text_features
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
-        """Fit to X [n, columns] and numbers y [n]."""
+        """Fit to X [n, columns] and numbers y [n], of several targets [n, targets]."""
         check_params(self, PARAMS)
         if self.intervals not in (True, False):
             raise ValueError(f"intervals is {self.intervals!r}, expected True or False")
@@ -344,7 +384,8 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         if self.intervals and not loss.has_intervals:
             raise ValueError('intervals is True with loss="quantile", expected False: a quantile is an end, not a middle')
         rows = self._rows(X, y, sample_weight)
-        loss.check_target(rows.y[rows.weight > 0])
+        for y in rows.y.reshape(len(rows.y), -1).T:
+            loss.check_target(y[rows.weight > 0])
         if not self.intervals:
             self._fit(rows, 1, eval_set)
             return self
@@ -353,6 +394,9 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
             raise ValueError(f"intervals is True with {count} samples, expected {ENOUGH_FOR_INTERVALS} or more")
         own, held = rows.held_out(self._seed())
         self._fit(own, 1, eval_set)
+        if self.target_names_ is not None:
+            self._know_errors(held)
+            return self
         x = with_texts(held, text_columns(self.model_.metadata)).x
         self.model_.metadata |= interval_bounds(self.model_, x, held.y, held.weight)
         return self
@@ -374,39 +418,6 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
 
     def _saved_params(self) -> dict[str, Any]:
         return super()._saved_params() | ({"loss": OWN} if callable(self.loss) else {})
-
-    def _target(self, y: Any, reset: bool = False) -> Array:
-        y = column_or_1d(y, warn=True)
-        if y.dtype.kind in "OUS":
-            y = y.astype(np.float64)
-        assert_all_finite(y, input_name="y", estimator_name=type(self).__name__)
-        largest = float(np.abs(y.astype(np.float64)).max(initial=0))
-        if largest > LARGEST:
-            raise ValueError(f"y holds a number of size {largest:.6g}, expected numbers that fit a 32-bit float")
-        if not reset:
-            self._loss.check_sign(y, "y of eval_set")
-        return y.astype(np.float64)
-
-    def predict(self, X: Any) -> Array:
-        """The number predicted for each sample, float64 [n]."""
-        check_is_fitted(self, "model_")
-        return self.model_.loss.numbers(self._scores(X)[:, 0])
-
-    def predict_interval(self, X: Any) -> Array:
-        """What nine in ten numbers of new samples lie between, float64 [n, 2]: low and high.
-
-        For an estimator that was fitted with intervals=True, or by `lutetia train`.
-        """
-        middle = self.predict(X)
-        reach = half_widths(self.model_, self._matrix(X))
-        if reach is None:
-            is_middle = self.model_.loss.has_intervals
-            why = "fit it with intervals=True" if is_middle else "a quantile is an end of an interval, not its middle"
-            raise ValueError(f"the errors of this model are not known: {why}")
-        return np.stack(interval_ends(self.model_, middle, reach), 1)
-
-    def _describe_target(self) -> dict[str, Any]:
-        return {"task": "regression", **({"loss_name": function_name(self.loss)} if callable(self.loss) else {})}
 
 
 def _class_factors(wanted: Any, classes: Array, rows: TabularRows) -> Array:

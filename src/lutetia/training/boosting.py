@@ -21,6 +21,7 @@ from lutetia.training.goal_loops import BLOCK, add_rows, cells_of, read_cells, s
 from lutetia.training.goals import Goal, Step, useful_threads
 from lutetia.training.interactions import LimitedSearch, Limits
 from lutetia.training.monotone import directions, make_monotone
+from lutetia.training.together import Together
 
 Array = np.ndarray[Any, Any]
 N_CONSTANTS = 255  # thresholds 0 to 254: code > t
@@ -85,12 +86,12 @@ class Boosting:
 @dataclass(eq=False)
 class Boosted:
     """Fitted tables: anchors int64 [T, A, 2], weight float64 [T, 2**A, K], base float64 [K]; and the losses during the fit. A
-    model divides the rows by the temperature."""
+    model divides the rows by the temperature, of several targets by that of each output [K]."""
 
     anchors: Array
     weight: Array
     base: Array
-    temperature: float = 1.0
+    temperature: float | Array = 1.0
     losses: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -127,13 +128,14 @@ def boost(
     chooser = _chooser(codes, tops, settings, limits, k, random)
     rows, cells, threads = row_drawer(random, n, settings.rows), np.empty(n, np.uint16), useful_threads(n, settings.threads)
     losses: dict[str, list[float]] = {"train": [], "valid": []}
-    best, waited, count = (np.inf, settings.n_tables), 0, settings.n_tables
+    watch = _Watch(goal, settings)
     for table in range(settings.n_tables):
         residuals = goal.residuals(scores)
-        anchors[table] = chooser.choose(rows(), residuals[0], _direction(k, random), goal.held(residuals))
+        anchors[table] = chooser.choose(rows(), residuals[0], watch.direction(random), goal.held(residuals))
         one = slice(table, table + 1)
         spread(threads, n, read_cells, codes, anchors[table], cells)
         goal.fill(cells, scores, residuals, settings.step, weight[table])
+        weight[table][:, watch.done] = 0
         ignore_constant_answers(cells, weight[table])
         if signs is not None:
             held_by = goal.sums(cells, residuals, weight.shape[1])[1]
@@ -145,16 +147,14 @@ def boost(
             now = {"train": goal.loss(scores)}
             if valid is not None and held is not None:
                 now["valid"] = valid.goal.loss(held)
-                waited = 0 if now["valid"] < best[0] else waited + 1
-                best = (now["valid"], table + 1) if waited == 0 else best
+                watch.look(table + 1, losses_of(valid.goal, held))
             for name, loss in now.items():
                 losses[name].append(loss)
             if each is not None:
                 each(table + 1, now)
-            if settings.patience is not None and valid is not None and waited >= settings.patience:
+            if watch.done.all():
                 break
-    if settings.patience is not None and valid is not None:
-        count = best[1]
+    count = first_of_each(weight, goal, watch.counts)
     return Boosted(anchors[:count].copy(), weight[:count].copy(), base, losses=losses)
 
 
@@ -172,6 +172,54 @@ def _chooser(
 
     search = AnchorSearch(codes, settings.n_anchors, draw_of(tops), None if signs is None else way_of(signs, n_outputs))
     return LimitedSearch(search, draw_of, tops, limits) if limits.interactions else search
+
+
+class _Watch:
+    """When the outputs of a goal need no more tables: several targets one by one, all others at once. `counts` says for each how
+    many tables it keeps, `done` bool [K] which outputs have enough."""
+
+    def __init__(self, goal: Goal, settings: Boosting) -> None:
+        self.parts, self.patience = parts_of(goal), settings.patience
+        self.scale = goal.scale if isinstance(goal, Together) else None
+        self.counts = np.full(len(self.parts), settings.n_tables)
+        self.best, self.waited = np.full(len(self.parts), np.inf), np.zeros(len(self.parts), np.int64)
+        self.done = np.zeros(goal.n_outputs, bool)
+
+    def look(self, n_tables: int, losses: Array) -> None:
+        """Take the losses [parts] on validation data after so many tables."""
+        if self.patience is None:
+            return
+        going = self.waited < self.patience
+        better = going & (losses < self.best)
+        self.waited = np.where(better, 0, self.waited + going)
+        self.best[better], self.counts[better] = losses[better], n_tables
+        for part, waited in zip(self.parts, self.waited, strict=True):
+            self.done[part] = waited >= self.patience
+
+    def direction(self, random: np.random.Generator) -> Array:
+        """A random direction [K] that stands for the outputs where anchors are chosen: to choose by all would cost K times as
+        much. Two classes are as far off as each other."""
+        n_outputs = len(self.done)
+        if self.scale is not None:
+            return random.standard_normal(n_outputs) * self.scale * ~self.done
+        return random.standard_normal(n_outputs) if n_outputs > 2 else np.eye(n_outputs)[0]
+
+
+def parts_of(goal: Goal) -> list[slice]:
+    """The outputs that are stopped together: those of each target."""
+    return goal.parts if isinstance(goal, Together) else [slice(0, goal.n_outputs)]
+
+
+def losses_of(goal: Goal, scores: Array) -> Array:
+    """The loss of each of these parts, [parts]."""
+    return goal.losses(scores) if isinstance(goal, Together) else np.array([goal.loss(scores)])
+
+
+def first_of_each(weight: Array, goal: Goal, counts: Array) -> int:
+    """Keep only the first `counts` tables of each part, in rows [T, R, K]; returns how many tables are left."""
+    for part, count in zip(parts_of(goal), counts.tolist(), strict=True):
+        weight[count:, :, part] = 0
+    return int(counts.max())
 
 
 def refit(
@@ -207,12 +255,6 @@ def ignore_constant_answers(cells: Array, rows: Array) -> None:
     varying = set_in_all ^ set_in_one
     if varying != len(rows) - 1:
         rows[:] = rows[np.arange(len(rows)) & varying | set_in_all]
-
-
-def _direction(n_outputs: int, random: np.random.Generator) -> Array:
-    """A random direction [K] that stands for the classes where anchors are chosen: to choose by all would cost K times as much.
-    Two classes are as far off as each other."""
-    return random.standard_normal(n_outputs) if n_outputs > 2 else np.eye(n_outputs)[0]
 
 
 def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: int = 1) -> None:

@@ -43,8 +43,8 @@ BASE_TABLES = 32  # share what all rows have in common: this many tables or more
 
 @dataclass(frozen=True, eq=False)
 class TabularRows:
-    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]. Some are
-    held out of a fit as `split` says. Rows that are ordered within queries have the number of their `query`, int64 [n]. Those of
+    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, of several targets [n, targets], and the weight
+    of each, float32 [n]. Some are held out of a fit as `split` says. Rows that are ordered within queries have the number of their `query`, int64 [n]. Those of
     text are not in x but in `texts`."""
 
     x: Array
@@ -167,7 +167,7 @@ def fit_tabular(
         texts, made = fit_texts(rows, shape, settings.seed)
         rows = replace(rows, x=np.concatenate([rows.x, made], 1), texts=())
         shape, valid = shape.with_inputs(rows.x.shape[1]), None if valid is None else with_texts(valid, texts)
-    scale, offset = _units(rows, shape, settings.number_loss)
+    scale, offset = units_of(rows, settings.number_loss) if shape.n_classes == 1 else (1.0, 0.0)
     own = replace(rows, y=(rows.y - offset) / scale) if shape.n_classes == 1 else rows
     patches = choose_patches(own, shape, settings.seed, settings.threads) if settings.patches else None
     encoding = encode_rows(own, shape, most_codes, patches)
@@ -208,9 +208,9 @@ def fit_tabular(
     fields |= {"loss": settings.loss, "quantile": settings.quantile} if shape.n_classes == 1 else {}
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors, **fields)
     base = fitted.base * scale + offset if shape.n_classes == 1 else fitted.base
-    model.set_tables(*_rows_of(fitted, scale, base))
+    model.set_tables(*rows_of(fitted, scale, base))
     if off is not None:
-        model.set_tables(*_rows_of(off, 1.0, off.base), model.spread)
+        model.set_tables(*rows_of(off, 1.0, off.base), model.spread)
     model.metadata = known
     return model.eval(), fitted
 
@@ -256,7 +256,7 @@ def _kept(encoding: Encoding, fitted: list[Boosted], asked: Array, patches: Patc
     return made
 
 
-def _rows_of(fitted: Boosted, scale: float, base: Array) -> tuple[Tensor, Tensor]:
+def rows_of(fitted: Boosted, scale: float | Array, base: Array) -> tuple[Tensor, Tensor]:
     """Anchors and rows of fitted tables, the first of which share what all samples have in common."""
     weight = fitted.weight * scale
     weight[:BASE_TABLES] += base / len(weight[:BASE_TABLES])
@@ -306,10 +306,10 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
     return model
 
 
-def _units(rows: TabularRows, shape: Shape, loss: Loss) -> tuple[float, float]:
-    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes, logarithms and scores,
-    and for functions, which know numbers in their own unit."""
-    if shape.n_classes > 1 or loss.is_log or loss.is_ranking or loss.is_own:
+def units_of(rows: TabularRows, loss: Loss) -> tuple[float, float]:
+    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for logarithms and scores, and for
+    functions, which know numbers in their own unit."""
+    if loss.is_log or loss.is_ranking or loss.is_own:
         return 1.0, 0.0
     mean = float(np.average(rows.y, weights=rows.weight))
     spread = float(np.sqrt(np.average((rows.y - mean) ** 2, weights=rows.weight)))
