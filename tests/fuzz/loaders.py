@@ -111,6 +111,15 @@ def tabular(**fields: Any) -> models.Tabular:
     return model
 
 
+def targets(**fields: Any) -> models.Targets:
+    model = models.Targets(input_shape=(3,), n_tables=4, n_anchors=2, n_encoded=3, n_edges=2, seed=0, **fields)
+    told = (
+        [{"target": "a", "error_90": 1.5}, {"target": "b"}] if model.is_regression else [{"classes": ["x", "y"]}, {"target": "b"}]
+    )
+    model.metadata = {"targets": told, "features": ["p", "q", "r"]}
+    return model
+
+
 def patches() -> models.Tabular:
     fields: dict[str, Any] = {"patch_detectors": 2, "patch_pairs": 2, "patch_counts": 3}
     model = models.Tabular(input_shape=(8, 8), n_tables=4, n_anchors=2, n_encoded=67, n_edges=2, seed=0, **fields)
@@ -177,6 +186,9 @@ def use_model(folder: Path) -> None:
             model.generate(tokens[0], 2)
     elif math.prod(model.config.input_shape) < 10_000:  # its input is as large as it says
         model(torch.zeros(2, *model.config.input_shape))
+        if isinstance(model, models.Targets):
+            for part in model.all_parts:
+                part(torch.zeros(2, *model.config.input_shape))
         if isinstance(model, models.Tabular):
             model.spreads(torch.zeros(2, *model.config.input_shape))
             if model.metadata.get("texts") and len(model.config.input_shape) == 1:
@@ -430,6 +442,8 @@ LOADERS: dict[str, Loader] = {
         )
     ),
     "tabular_patches": model_loader(patches),
+    "targets": model_loader(lambda: targets(outputs=(2, 3))),
+    "targets_spread": model_loader(lambda: targets(outputs=(1, 1), spread_tables=2, spread_anchors=1)),
     "tabular_texts": model_loader(worded),
     "tabular_windows": model_loader(windowed),
     "tabular_gates": model_loader(lambda: tabular(core="gates", n_anchors=2, gate_codes=(1, 2), gate_hidden=(3,))),

@@ -35,7 +35,7 @@ WITHIN = {
     "models": {
         "Classifier",
         "Model",
-        *(f"{name}Config" for name in ("Classifier", "GateNetwork", "Tabular", "Transformer", "Votes")),
+        *(f"{name}Config" for name in ("Classifier", "GateNetwork", "Tabular", "Targets", "Transformer", "Votes")),
     },
     "nn": set(),
     "precompute": {

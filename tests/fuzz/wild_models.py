@@ -217,6 +217,22 @@ def _tabular(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     }
 
 
+def _targets(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(x: Any, **fields: Any) -> None:
+        if small({key: value for key, value in fields.items() if key != "seed"}):
+            model = models.Targets(**fields)
+            model(x)
+            model.all_parts[-1](x)
+        else:
+            models.TargetsConfig(**fields)
+
+    number = wild.one(True, False)
+    sizes = {"n_tables": 4, "n_anchors": 2, "n_encoded": 3, "n_edges": 2, "n_categories": 2, "seed": 0}
+    spread = {"spread_tables": wild.one(0, 2), "spread_anchors": 1} if number else {}
+    outputs = (1, 1) if number else (2, 3)
+    return use, {"x": torch.randn(2, 3), "input_shape": (3,), "outputs": outputs, **sizes, **spread}
+
+
 def _file(function: Callable[..., object], wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     return function, {"path": wild.one("none", "/dev/null", "/dev/zero", ".", "", "a" * 300)}
 
@@ -265,6 +281,7 @@ CALLS: dict[str, Made] = {
     "GateNetwork": partial(_voting, models.GateNetwork),
     "Gates": partial(_votes_module, models.Gates),
     "Tabular": _tabular,
+    "Targets": _targets,
     "LUTLayer": partial(_layer, models.LUTLayer, {"n_outputs": 3, "read": "hard", **SIZES}),
     "ProjectedLayer": partial(_layer, models.ProjectedLayer, {"n_outputs": 3, "heads": 2, "head_width": 3, **SIZES}),
     "Projection2dLayer": partial(

@@ -44,7 +44,8 @@ def predict(
         print_json(result)
     else:
         first = result["predictions"][0]["input"] if exists(Path(given[0])) and Path(given[0]).is_dir() else given[0]
-        name_next("lutetia", "explain", checkpoint, *as_typed(first, None, unknown))
+        output = ("--output", result["targets"][0]["target"]) if "targets" in result else ()
+        name_next("lutetia", "explain", checkpoint, *output, *as_typed(first, None, unknown))
     if result["skipped"]:
         raise typer.Exit(1)
 
@@ -109,7 +110,8 @@ def info(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) ->
     if as_json:
         print_json(result)
     elif result["can_be_built"]:
-        name_next("lutetia", "build", checkpoint, *(("--target", "c") if result["build_targets"][0] == "c" else ()))
+        output = ("--output", result["targets"][0]) if result["targets"] else ()
+        name_next("lutetia", "build", checkpoint, *output, *(("--target", "c") if result["build_targets"][0] == "c" else ()))
     else:
         name_next("lutetia", "generate" if result["metadata"].get("task") == "language" else "evaluate", checkpoint)
 

@@ -35,6 +35,7 @@ from lutetia.cli.build_readings import asked_readings, check_readings, input_por
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
 from lutetia.cli.build_tables import LUTS, Refit, kept_tables, measured, output_unit, without_unseen
 from lutetia.cli.guard import UsageError, did_you_mean
+from lutetia.cli.one_target import one_output
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable, read_text
@@ -99,12 +100,17 @@ class BuildRequest:
     axi: bool = False  # an AXI4-Stream wrapper, too
     drop_unseen: bool = False  # rows of tables that no training sample reads may hold anything
     readings: tuple[str, ...] = ()  # of columns of a Tabular, NAME=READING
+    output: str | None = None  # of several targets, the one to build
+
+    def load(self) -> Any:
+        """The model to build."""
+        return one_output(load(self.checkpoint), self.output, "build")
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
-    model: Model[Any] | None = None if request.target == "c" else load(request.checkpoint)
+    model: Model[Any] | None = None if request.target == "c" else request.load()
     if isinstance(model, Tabular) and has_core(model):
         from lutetia.cli.build_core import run_core_build
 

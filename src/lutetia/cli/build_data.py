@@ -20,14 +20,17 @@ from lutetia.models import Model, Tabular, TextColumn, shapes_of, signal_windows
 from lutetia.training import (
     Boosting,
     HeldRows,
+    LearningTable,
     TableConfig,
     held_rows,
     is_table_config,
     make_table_config,
     model_rows,
     open_table,
+    open_targets,
     read_state,
     read_toml,
+    targets_of,
 )
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
@@ -163,11 +166,21 @@ def _open_run(checkpoint: Path, data: Path | None, metadata: Mapping[str, Any] =
 
     def opened(folder: Path) -> training.Data:
         if isinstance(wanted, TableConfig):
-            return open_table(wanted, folder, classes, shapes=shapes_of(metadata))[1]
+            return open_rows(wanted, folder, metadata)[1]
         return training.open_data(wanted, folder, classes)
 
     found = _first_opened([data] if data is not None else [*_recorded(place), Path(), place], opened)
     return f"its data cannot be opened: {found} (--data FOLDER says where it is)" if isinstance(found, str) else found
+
+
+def open_rows(config: TableConfig, folder: Path, metadata: Mapping[str, Any]) -> tuple[LearningTable, training.Data]:
+    """The table and the rows of a run, for the model of that metadata; of several targets those of the model's own."""
+    classes = metadata.get("classes", ())
+    if not targets_of(config):
+        return open_table(config, folder, classes, shapes=shapes_of(metadata))
+    name = metadata.get("target", "")
+    several = open_targets(config, folder, {name: classes} if classes else {})
+    return next((each[1:] for each in several if each.name == name), several[0][1:])
 
 
 def _first_opened(folders: Sequence[Path], opened: Callable[[Path], Opened]) -> Opened | str:

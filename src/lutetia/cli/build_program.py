@@ -30,7 +30,7 @@ from lutetia.cli.build_uno import uno_facts, uno_text
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
-from lutetia.models import Model, Tabular, load
+from lutetia.models import Model, Tabular
 from lutetia.precompute import (
     HARDWARE_FOLDER,
     INPUT_BITS,
@@ -142,7 +142,7 @@ def whole_model(request: BuildRequest) -> tuple[IntegerTransformer | IntegerClas
     """The whole-number model of the requested checkpoint, and how it takes numbers of columns if it does."""
     low, high = request.range or (None, None)
     bits, input_bits = request.weight_bits or WEIGHT_BITS, request.input_bits or INPUT_BITS
-    model: Model[Any] = load(request.checkpoint)
+    model: Model[Any] = request.load()
     n_tables = request.n_tables
     if bits > WEIGHT_BITS and not isinstance(model, Tabular):
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {WEIGHT_BITS}; only tables of data take more")

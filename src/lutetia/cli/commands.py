@@ -9,7 +9,7 @@ import typer
 
 from lutetia.cli import answers, explanations, values
 from lutetia.cli.guard import UsageError
-from lutetia.cli.root import Checkpoint, Debug, Json, Row, Unknown, app
+from lutetia.cli.root import Checkpoint, Debug, Json, Output, Row, Unknown, app
 from lutetia.cli.show import as_typed, console, name_evaluation, name_next, print_json
 from lutetia.errors import JobError
 
@@ -50,7 +50,10 @@ def train(
     out: Annotated[
         Path | None, typer.Option("--out", help="The run folder; runs/NAME by default, for NAME.csv or NAME.toml.")
     ] = None,
-    target: Annotated[str | None, typer.Option("--target", help="The column to predict; the last by default.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="The column to predict; the last by default. Several: a,b, or --target again."),
+    ] = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -89,14 +92,14 @@ def train(
     if is_table_run(config):
         from lutetia.cli.train_table import TableRequest, run_table, show_table
 
-        told = run_table(TableRequest(config, out, target, task, settings or [], resume, device, data), show=not as_json)
+        told = run_table(TableRequest(config, out, target or [], task, settings or [], resume, device, data), show=not as_json)
         if as_json:
             print_json(told)
         else:
             show_table(told)
-            name_evaluation(told["out"], told)
+            name_evaluation(told["out"], told["rows"])
         return
-    if target is not None or task is not None:
+    if target or task is not None:
         raise UsageError("--target and --task are for tables of data, such as a .csv file: a config names its own in [data]")
     summary = run_training(config, out, resume, device, data, settings or [])
     if summary is not None and as_json:
@@ -234,6 +237,7 @@ def build(
         int | None,
         typer.Option("--reuse", help="For a classifier in Verilog: how many times a sample uses its comparators and memories."),
     ] = None,
+    output: Output = None,
     axi: Annotated[bool, typer.Option("--axi", help="Also write an AXI4-Stream wrapper of the circuit.")] = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -251,7 +255,7 @@ def build(
 
     given = (checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
     request = BuildRequest(
-        *given, fmax, pins, speed_grade, n_tables, temperature, reuse, refit, axi, drop_unseen, tuple(reading or ())
+        *given, fmax, pins, speed_grade, n_tables, temperature, reuse, refit, axi, drop_unseen, tuple(reading or ()), output
     )
     report = run_build(request, show=not as_json)
     if as_json:
@@ -272,6 +276,7 @@ def page(
     checkpoint: Checkpoint,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="The page; model.html by default.")] = None,
     title: Annotated[str | None, typer.Option("--title", help="The heading of the page; the model's name by default.")] = None,
+    output: Output = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -283,12 +288,12 @@ def page(
     """
     from lutetia.cli.page import show_page, write_page
 
-    told = write_page(checkpoint, out, title)
+    told = write_page(checkpoint, out, title, output)
     if as_json:
         print_json(told)
     else:
         show_page(told)
-        name_next("lutetia", "build", checkpoint, "--target", "c")
+        name_next("lutetia", "build", checkpoint, "--target", "c", *(() if output is None else ("--output", output)))
 
 
 @app.command()

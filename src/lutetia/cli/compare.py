@@ -52,7 +52,12 @@ def compare(request: CompareRequest, show: bool) -> dict[str, Any]:
     if not request.minutes > 0:
         raise UsageError(f"--minutes is {request.minutes:g}, expected a number above 0")
     check_output("--html", request.html, (".html", ".htm"), [str(request.path)])
-    config, folder, opened = read_table(request.path, request.target, request.task, request.settings)
+    target = [] if request.target is None else [request.target]
+    config, folder, opened = read_table(request.path, target, request.task, request.settings)
+    if isinstance(opened, list):
+        raise UsageError(
+            f"compare is for one target, and {', '.join(each.name for each in opened)} are {len(opened)}: --target NAME"
+        )
     table = opened[0]
     if show:
         show_types(config, folder, opened, guessed=request.target is None and is_table(request.path))

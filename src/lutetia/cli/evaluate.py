@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lutetia._shared.losses import ERRORS, NOUNS
 from lutetia._shared.numbers import short_number
-from lutetia.cli.build_data import as_fitted
+from lutetia.cli.build_data import as_fitted, open_rows
 from lutetia.cli.class_lines import class_lines, write_class_page
 from lutetia.cli.given_rows import given_rows, name_or_number
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
@@ -30,7 +30,7 @@ from lutetia.cli.train_table import held_out_text, told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.cli.windows import labelled_windows
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, read_config, shapes_of, text_columns
+from lutetia.models import Classifier, LUTTransformer, Model, Tabular, Targets, in_run, read_config, text_columns
 from lutetia.training import (
     Config,
     Data,
@@ -55,7 +55,6 @@ from lutetia.training import (
     model_rows,
     numeric_columns,
     open_data,
-    open_table,
     query_numbers,
     read_cells,
     read_state,
@@ -88,6 +87,8 @@ def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str
         raise UsageError(f"there is no split {request.split!r}: {did_you_mean(request.split, SPLITS)}")
     check_output("--html", request.html, (".html", ".htm"), [] if request.data is None else [str(request.data)])
     model = load_for_inputs(checkpoint, request.unknown)
+    if isinstance(model, Targets):
+        return _evaluate_targets(model, checkpoint, request, show)
     if request.html is not None and (isinstance(model, LUTTransformer) or (isinstance(model, Tabular) and model.is_regression)):
         raise UsageError("--html shows which classes are confused, and this model has no classes")
     is_tabular = isinstance(model, Tabular)
@@ -98,6 +99,24 @@ def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str
     if request.html is not None:
         write_class_page(request.html, f"Accuracy {result['accuracy']:.2%}", f"{result['samples']:,} samples {of}.", result)
     return result
+
+
+def _evaluate_targets(model: Targets, checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
+    """How good a model is on each of several targets."""
+    for option, value in (("--html", request.html), ("--target", request.label)):
+        if value is not None:
+            raise UsageError(f"{option} is {value}, expected none: the model has several targets")
+    results = [_evaluate_table(part, checkpoint, request) for part in model.all_parts]
+    common = {key: results[0][key] for key in ("split", "samples")}
+    told = [
+        {"target": name, **{key: value for key, value in own.items() if key not in ("kind", *common)}}
+        for name, own in zip(model.names, results, strict=True)
+    ]
+    if show:
+        for name, own in zip(model.names, results, strict=True):
+            console().print(one_line(name), soft_wrap=True, markup=False)
+            _show(own, _of(own, request))
+    return {"kind": model.kind, **common, "targets": told}
 
 
 def _measure(model: Any, checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
@@ -139,7 +158,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
             raise ArgumentError(f"{checkpoint} does not say what it was trained on: lutetia evaluate {checkpoint} DATA.csv")
         place = request.folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
         config = as_fitted(make_table_config(tables, str(checkpoint)), model.metadata)
-        table, opened = open_table(config, place, model.metadata.get("classes", ()), shapes=shapes_of(model.metadata))
+        table, opened = open_rows(config, place, model.metadata)
         split = _split(opened, request)
         part = opened.splits[split]
         assert isinstance(part, Samples)

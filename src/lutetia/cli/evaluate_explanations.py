@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import load_for_inputs, read_inputs, read_tokens
+from lutetia.cli.one_target import only_one
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
 from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, as_floats, chances
@@ -41,7 +42,7 @@ def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Faith
     if request.most < 1 or request.steps < 1:
         raise UsageError("--most and --steps are counts, expected 1 or more")
     check_output("--png", request.png, (".png",), given)
-    model = load_for_inputs(checkpoint, request.unknown)
+    model = only_one(load_for_inputs(checkpoint, request.unknown), "evaluate-explanations")
     if isinstance(model, Tabular) and model.is_regression:
         raise UsageError("evaluate-explanations measures the probability of a class, but this model predicts a number")
     background = None

@@ -17,6 +17,7 @@ from lutetia.cli.explain_texts import by_column, column_lines_of, show_texts, te
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import NamedInputs, column_titles, exists, load_for_inputs, read_sample, read_tokens, unknown_warnings
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
+from lutetia.cli.one_target import one_output
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
@@ -59,6 +60,7 @@ class ExplainRequest(NamedTuple):
     unknown: str | None = None
     data: Path | None = None  # where the rows are that rule shapley compares with
     background: torch.Tensor | None = None  # these rows
+    output: str | None = None  # of several targets, the one to explain
 
 
 def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -
         raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",), [given])
-    model = load_for_inputs(checkpoint, request.unknown)
+    model = one_output(load_for_inputs(checkpoint, request.unknown), request.output, "explain")
     if request.rule == SHAPLEY:
         from lutetia.cli.build_data import training_rows  # loads what trains
 

@@ -9,7 +9,7 @@ import typer
 
 from lutetia.cli import values
 from lutetia.cli.guard import UsageError
-from lutetia.cli.root import Checkpoint, Debug, Json, Row, Unknown, app
+from lutetia.cli.root import Checkpoint, Debug, Json, Output, Row, Unknown, app
 from lutetia.cli.show import as_typed, name_next, print_json
 
 
@@ -36,6 +36,7 @@ def explain(
         ),
     ] = None,
     row: Row = None,
+    output: Output = None,
     unknown: Unknown = None,
     hf: Annotated[
         bool,
@@ -109,7 +110,7 @@ def explain(
 
         chosen = (rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check)
         request = HfRequest(*chosen, html, png, steps, baseline, texts, column, other, pairs)
-        for option, value in (("--row", row), ("--unknown", unknown), ("--data", data)):
+        for option, value in (("--row", row), ("--output", output), ("--unknown", unknown), ("--data", data)):
             if value is not None:
                 raise UsageError(f"{option} is not for models of transformers")
         told = explain_hf(checkpoint, given, request, show=not as_json)
@@ -130,7 +131,7 @@ def explain(
                 raise UsageError(f"{option} is for models of transformers: --hf")
         if given is None:
             raise UsageError("missing argument 'INPUT': an image, a .npy or .csv file, values with commas, or text")
-        wanted = ExplainRequest(rule or DEFAULT_RULE, target, row, html, png, unknown, data)
+        wanted = ExplainRequest(rule or DEFAULT_RULE, target, row, html, png, unknown, data, output=output)
         told = run_explain(checkpoint, given, wanted, show=not as_json)
     if as_json:
         print_json(told)
@@ -145,7 +146,7 @@ def explain(
         if "window" in told:
             name_next("lutetia", "build", checkpoint, "--target", "c")
         elif told["kind"] == "tabular":
-            name_next("lutetia", "page", checkpoint)
+            name_next("lutetia", "page", checkpoint, *(() if output is None else ("--output", output)))
         else:
             name_next("lutetia", "flow", checkpoint, *as_typed(given, row, unknown))
 

@@ -9,6 +9,7 @@ import torch
 
 from lutetia.cli.guard import UsageError
 from lutetia.cli.inputs import load_for_inputs, read_sample, read_tokens
+from lutetia.cli.one_target import only_one
 from lutetia.cli.outputs import check_output, default_page
 from lutetia.cli.show import console
 from lutetia.flow import Flow, record
@@ -28,7 +29,7 @@ def record_run(
 ) -> Flow:
     """Run a model once and return what happened, written to `out` where that is given."""
     check_output("--out", out, SUFFIXES)
-    model = load_for_inputs(checkpoint, unknown)
+    model = only_one(load_for_inputs(checkpoint, unknown), "flow")
     if isinstance(model, Classifier):
         flow = _run(model, as_floats(model, read_sample(model, given, row).x), backward)
     else:

@@ -21,6 +21,7 @@ from lutetia.models import (
     Model,
     Tabular,
     TabularConfig,
+    Targets,
     VotesClassifier,
     data_columns,
     in_run,
@@ -46,6 +47,7 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
         "reads": sorted({module.read for module in model.modules() if isinstance(getattr(module, "read", None), str)}),
         "config": model.config.to_dict(),
         "metadata": model.metadata,
+        "targets": model.names if isinstance(model, Targets) else [],
         "step": state.get("step"),
         "best": state.get("best"),
         "files": read_manifest(folder, MANIFEST_FORMAT)["files"],
@@ -60,6 +62,8 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
 
 def _targets(model: Model[Any]) -> list[str]:
     """What `lutetia build` can make of a model that it can build."""
+    if isinstance(model, Targets):
+        return [*TARGETS, *PROGRAMS]  # of the target that --output names
     if has_core(model):
         return ["c", "verilog", "ecp5", "ice40"]
     return [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS]
@@ -69,7 +73,7 @@ def build_obstacle(model: Model[Any]) -> str:
     """Why `lutetia build` cannot build a model; empty where it can."""
     from lutetia.precompute import integer_model, lut_network
 
-    if isinstance(model, Tabular | VotesClassifier):
+    if isinstance(model, Tabular | Targets | VotesClassifier):
         return ""
     if not isinstance(model, LUTClassifier | LUTTransformer):
         return f"a {type(model).__name__} is not made of lookup tables"
@@ -87,11 +91,13 @@ def _show(result: dict[str, Any]) -> None:
         "model": f"{result['class']}, {result['weights']:,} weights ({', '.join(result['types'])})",
     }
     if result["step"] is not None:
-        lines["trained"] = f"{result['step']:,} {'tables' if result['class'] == 'Tabular' else 'steps'}"
+        lines["trained"] = f"{result['step']:,} {'tables' if result['class'] in ('Tabular', 'Targets') else 'steps'}"
     if "input_shape" in config:
         sizes = config["input_shape"]
         lines["input"] = " × ".join(map(str, sizes)) + _range(metadata) if len(sizes) > 1 else _columns(sizes[0], metadata)
-        if metadata.get("task") in ("regression", "ranking"):
+        if "outputs" in config:
+            lines["predicts"] = f"{_few(_target_texts(metadata, config))} (--output takes one)"
+        elif metadata.get("task") in ("regression", "ranking"):
             within = f", 9 of 10 test rows within ±{short_number(metadata['error_90'])}" if "error_90" in metadata else ""
             lines["predicts"] = f"{predicted_text(metadata, config)}{within}"
         else:
@@ -99,8 +105,9 @@ def _show(result: dict[str, Any]) -> None:
             lines["classes"] += ", whose probabilities the tables add up" if config.get("sums") == "probabilities" else ""
         lines["features"] = _few(metadata.get("features", []))
         names = metadata.get("features") or [f"x{number}" for number in range(len(config.get("monotone", ())))]
+        classes = metadata.get("classes") or [str(each) for each in range(config.get("n_classes", 0))]
         signs = dict(zip(names, config.get("monotone", ()), strict=False))
-        lines["monotone"] = monotone_text(signs, metadata.get("classes") or [str(each) for each in range(config["n_classes"])])
+        lines["monotone"] = monotone_text(signs, classes)
         limits = config.get("most_columns") or _named_groups(config.get("column_groups", ()), metadata, sizes[0])
         lines["meet"] = interactions_text(limits) if limits else ""
     lines["layers"] = ", ".join(_layer(each) for each in config.get("layers", []))
@@ -122,12 +129,21 @@ def _named_groups(groups: Sequence[Sequence[int]], metadata: Mapping[str, Any], 
     return [[columns[number].name for number in group if number < len(columns)] for group in groups]
 
 
+def _target_texts(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """What each of several targets is: "price", "colour, 3 classes"."""
+    told = metadata.get("targets") or [{"target": f"y{number}"} for number in range(len(config["outputs"]))]
+    if config["outputs"][0] == 1:
+        return [predicted_text(own, config) for own in told]
+    return [f"{own.get('target')}: {count} classes" for own, count in zip(told, config["outputs"], strict=True)]
+
+
 def _is_shown(key: str, value: Any, model: str) -> bool:
     """Whether the line of settings has this one: those of other lines it leaves out, and of a model of columns also the sizes of
     its encoding, and what is as always."""
-    if key in ("input_shape", "n_classes", "layers", "loss", "quantile", "sums", "monotone", "most_columns", "column_groups"):
+    told = ("input_shape", "outputs", "n_classes", "layers", "loss", "quantile", "sums")  # on lines of their own
+    if key in (*told, "monotone", "most_columns", "column_groups"):
         return False
-    if model != "Tabular" or key in ("n_tables", "n_anchors"):
+    if model not in ("Tabular", "Targets") or key in ("n_tables", "n_anchors"):
         return True
     return key not in ("n_encoded", "n_edges", "n_categories", "parts") and value != TabularConfig().to_dict().get(key)
 

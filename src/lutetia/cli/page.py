@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lutetia.cli.one_target import one_output
 from lutetia.cli.outputs import check_output, default_page
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import DataError
@@ -16,11 +17,12 @@ LARGE = 5 << 20  # bytes: beyond it a phone takes a while to open a page
 WEIGHT_BITS, FINE_BITS = 8, 24  # of an entry; those of columns and of windows are fine enough to say what `predict` says
 
 
-def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[str, Any]:
-    """Write the page of a checkpoint, model.html by default; returns what `--json` prints."""
+def write_page(checkpoint: Path, out: Path | None, title: str | None, output: str | None = None) -> dict[str, Any]:
+    """Write the page of a checkpoint, model.html by default, of several targets for the one that `output` names; returns what
+    `--json` prints."""
     out = default_page("model.html") if out is None else out
     check_output("--out", out, (".html", ".htm"))
-    loaded: Model[Any] = load(checkpoint)
+    loaded: Model[Any] = one_output(load(checkpoint), output, "page")
     has_windows = isinstance(loaded, Tabular) and "windows" in loaded.metadata
     is_image = len(getattr(loaded.config, "input_shape", ())) > 1
     is_fine = isinstance(loaded, Tabular) and (loaded.is_regression or not is_image)

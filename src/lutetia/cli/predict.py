@@ -20,7 +20,7 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats, chances
+from lutetia.models import Classifier, LUTTransformer, Tabular, Targets, as_floats, chances
 from lutetia.training import half_widths, interval_ends
 
 BATCH = 1024
@@ -75,6 +75,10 @@ def predict(checkpoint: Path, request: PredictRequest, show: bool) -> dict[str, 
         from lutetia.cli.predict_ranks import predict_ranks
 
         return predict_ranks(model, request, show)
+    if isinstance(model, Targets):
+        from lutetia.cli.predict_targets import predict_targets
+
+        return predict_targets(model, request, show)
     if isinstance(model, Tabular) and model.is_regression:
         return _numbers(model, request, show)
     if isinstance(model, Classifier):
@@ -139,7 +143,7 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
         for warning in warnings:
             print_warning(warning)
         if out != STDOUT:
-            screen, width = console(), _width([each["input"] for each in listed])
+            screen, width = console(), row_width([each["input"] for each in listed])
             for each in listed[:SHOWN]:
                 told = one_line(f"{title} {with_unit(each['value'], unit)}")
                 if model.loss.quantile is not None:
@@ -216,6 +220,12 @@ class KeptColumns(NamedTuple):
 
 def kept_columns(files: Sequence[NamedInputs], target: str | None) -> KeptColumns:
     """All columns of the inputs, for a CSV file; the inputs must be files with the same columns."""
+    title = f"predicted {target}" if target else "prediction"
+    return KeptColumns(*kept_rows(files, [title]), title)
+
+
+def kept_rows(files: Sequence[NamedInputs], titles: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """The names and the rows of those columns, beside which columns of some titles are written."""
     if not files or any(file.columns is None for file in files):
         raise UsageError("--keep is for files of columns, expected every INPUT to be a .csv or .parquet file")
     header = list(files[0].columns or ())
@@ -224,11 +234,9 @@ def kept_columns(files: Sequence[NamedInputs], target: str | None) -> KeptColumn
             raise DataError(
                 f"{file.names[0].removesuffix(' row 0')} has other columns than the first file, which --keep cannot join"
             )
-    title = f"predicted {target}" if target else "prediction"
-    if title in header:
-        raise DataError(f"the input has a column {title!r} already, so --keep cannot add it: rename it")
-    rows = [list(map(_cell, row)) for file in files for row in zip(*(file.columns or {}).values(), strict=True)]
-    return KeptColumns(header, rows, title)
+    if twice := [title for title in titles if title in header]:
+        raise DataError(f"the input has a column {twice[0]!r} already, so --keep cannot add it: rename it")
+    return header, [list(map(_cell, row)) for file in files for row in zip(*(file.columns or {}).values(), strict=True)]
 
 
 def _cell(value: Any) -> str:
@@ -266,13 +274,13 @@ def more_text(count: int, out: Path | None) -> str:
     )
 
 
-def _width(inputs: Sequence[str]) -> int:
+def row_width(inputs: Sequence[str]) -> int:
     """The width of the names of inputs on a screen."""
     return min(60, max((len(one_line(name)) for name in inputs[:SHOWN]), default=0))
 
 
 def _show(names: Sequence[str], predictions: Sequence[Prediction], out: Path | None) -> None:
-    screen, width = console(), _width([each.input for each in predictions])
+    screen, width = console(), row_width([each.input for each in predictions])
     for each in predictions[:SHOWN]:
         best = each.best()[: 2 if len(names) < 100 else 5]
         told = ", ".join(f"{names[at]} {each.probabilities[at]:.1%}" for at in best)

@@ -8,6 +8,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from lutetia.cli.one_target import only_one
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError
 from lutetia.models import TENSORS_FILE, in_run, load, read_config, save
@@ -19,7 +20,7 @@ OF_THE_MODEL = ("format", "lutetia", "kind", "model")  # what `save` writes itse
 
 def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
     """Write the int8 model; with `show`, say so. Returns what `--json` prints."""
-    model: Any = load(checkpoint)
+    model: Any = only_one(load(checkpoint), "quantize")
     folder = in_run(checkpoint)
     tables = [module for module in model.modules() if isinstance(module, LUT | NgramTables)]
     learned = [module for module in tables if module.weight.requires_grad]

@@ -24,6 +24,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors included.
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="A trained model: the folder of a run, or of a checkpoint.")]
 Row = Annotated[int | None, typer.Option("--row", help="The row of a .csv file, or of an array of samples, from 0.")]
+Output = Annotated[
+    str | None, typer.Option("--output", metavar="TARGET", help="Of a model of several targets, the one to take: its name.")
+]
 Unknown = Annotated[
     str | None,
     typer.Option(

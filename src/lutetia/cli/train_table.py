@@ -19,26 +19,33 @@ from lutetia.cli.class_lines import class_lines
 from lutetia.cli.data_warnings import alike_texts, data_warnings, rows_text
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
+from lutetia.cli.train_targets import asked_targets, only_target, target_lines, targets_text
 from lutetia.cli.windows import shapes_text, show_windows, windows_file
 from lutetia.errors import DataError
 from lutetia.training import (
     Data,
     LearningTable,
+    OpenedTarget,
     TableConfig,
     check_fit,
+    check_targets,
     duration_text,
     guess_config,
+    guess_targets,
     guess_windows,
     held_out,
     holds_table_run,
     is_table,
     make_table_config,
     open_table,
+    open_targets,
     override_setting,
     read_table_file,
     read_toml,
     suit_limits,
+    targets_of,
     train_table,
+    train_targets,
 )
 
 SHOWN = 30  # columns on a screen
@@ -52,7 +59,7 @@ class TableRequest(NamedTuple):
 
     path: Path
     out: Path | None
-    target: str | None
+    target: Sequence[str]
     task: str | None
     settings: list[str]
     resume: bool
@@ -83,8 +90,12 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         again = is_own and os.path.realpath(out) == os.path.realpath(folder)
     config, folder, opened = read_table(path, request.target, request.task, request.settings)
     if show:
-        is_guess = request.target is None and is_table(path) and path.suffix.lower() != ".npz"
-        show_types(config, folder, opened, guessed=is_guess)
+        is_guess = not request.target and is_table(path) and path.suffix.lower() != ".npz"
+        if isinstance(opened, list):
+            first = replace(config, data=replace(config.data, target=opened[0].name))
+            show_types(first, folder, opened[0][1:], False, targets_text(opened))
+        else:
+            show_types(config, folder, opened, guessed=is_guess)
     trials = 1 + config.fit.calibrate
     with Progress("fitting tables", trials * config.fit.n_tables, show) as progress:
 
@@ -92,13 +103,16 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
             stop_if_interrupted()
             progress.advance(done - progress.done)
 
+        if isinstance(opened, list):
+            return train_targets(config, folder, out, opened, again=again, each=each)
         return train_table(config, folder, out, again=again, each=each, opened=opened)
 
 
 def read_table(
-    path: Path, target: str | None, task: str | None, settings: list[str]
-) -> tuple[TableConfig, Path, tuple[LearningTable, Data]]:
-    """The config of a file of data, or one that was written, with what --set says; the folder of its paths; and what it opens."""
+    path: Path, target: Sequence[str], task: str | None, settings: list[str]
+) -> tuple[TableConfig, Path, tuple[LearningTable, Data] | list[OpenedTarget]]:
+    """The config of a file of data, or one that was written, with what --set says; the folder of its paths; and what it opens, of
+    several targets each."""
     file = None
     if is_table(path):
         folder = Path()
@@ -106,16 +120,25 @@ def read_table(
         asked = _asked(settings)
         implied = "ranking" if asked["query"] is not None else "regression" if asked["has_loss"] else None
         del asked["has_loss"]
+        names = asked_targets(target or asked.pop("targets"), file)
+        asked.pop("targets", None)
         if asked.pop("has_windows"):
-            config = guess_windows(path, windows_file(path, file), target, task or implied, settings)
+            config = guess_windows(path, windows_file(path, file), only_target(names), task or implied, settings)
+        elif len(names) > 1 and file is not None:
+            config = guess_targets(path, names, task or implied, file, **asked)
         else:
-            config, _ = guess_config(path, target, task or implied, file=file, **asked)
+            config, _ = guess_config(path, only_target(names), task or implied, file=file, **asked)
     else:
-        if target is not None or task is not None:
+        if target or task is not None:
             raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
         folder, config = path.parent, make_table_config(read_toml(path), str(path))
     config = _with(config, settings, str(path), guessed=is_table(path))
-    opened = open_table(config, folder, file=file if config.data.path == str(path) else None)
+    file = file if config.data.path == str(path) else None
+    if targets_of(config):
+        several = open_targets(config, folder, file=file)
+        check_targets(config, several)
+        return config, folder, several
+    opened = open_table(config, folder, file=file)
     check_fit(config, opened[0])  # before the screen says what would be done
     return config, folder, opened
 
@@ -130,7 +153,8 @@ def _asked(settings: list[str]) -> dict[str, Any]:
     skip, has_loss = data.get("skip_unusable") is True, bool({"loss", "quantile"} & tables["fit"].keys())
     query = None if data.get("query") is None else str(data["query"])
     told = {"skip": skip, "day_first": order if isinstance(order, bool) else None, "query": query, "has_loss": has_loss}
-    return told | {"has_windows": "window" in data}
+    target = data.get("target")
+    return told | {"has_windows": "window" in data, "targets": target if isinstance(target, list) else []}
 
 
 def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) -> TableConfig:
@@ -155,20 +179,21 @@ def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) ->
     return replace(changed, data=data)
 
 
-def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, Data], guessed: bool) -> None:
-    """Show the types of the columns before the fit, and how to choose another target if this one was guessed."""
+def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, Data], guessed: bool, several: str = "") -> None:
+    """Show the types of the columns before the fit, and how to choose another target if this one was guessed; `several` tells of
+    several targets."""
     table, data = opened
     types, screen = table.types, console()
     unit = "row" if table.windows is None else "window"
     count = ", ".join(f"{rows_text(part, unit)} to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
     kind = kind if table.query is None else "ranking"
-    target = f" {'of' if table.query is None else 'by'} {one_line(config.data.target)}" if config.data.target else ""
+    target = f" {'of' if table.query is None else 'by'} {one_line(str(config.data.target))}" if config.data.target else ""
     target += ", the last column (--target names another)" if target and guessed else ""
     parted = held_out(config, table)
     is_drawn = parted["held_out"] == "random" or "test" not in data.splits
     held = "" if is_drawn else f", {held_out_text(parted['held_out'], parted['held_out_by'])}"
-    screen.print(f"{kind}{target}: {count}{held}", soft_wrap=True)
+    screen.print(f"{several or kind + target}: {count}{held}", soft_wrap=True, markup=False)
     if table.windows is not None:
         show_windows(config, table.windows)
     if config.data.weight is not None:
@@ -306,23 +331,38 @@ def show_table(summary: dict[str, Any]) -> None:
     if summary["tables"] < summary.get("most_tables", 0):
         why = f"more, up to {summary['most_tables']:,}, were worse on rows that a trial did not see"
         screen.print(f"{summary['tables']} tables are enough: {why}", soft_wrap=True)
+    if "targets" in summary:
+        for line in target_lines(summary, split_text):
+            screen.print(line, soft_wrap=True, markup=False)
+        show_places(summary)
+        return
     if summary["temperature"] > 1:
         why = "on rows that a trial did not see, probabilities were too high"
         screen.print(f"scores divided by {summary['temperature']:.2f}: {why}", soft_wrap=True)
     for split in ("train", "test"):
         if split in summary:
-            told = told_measure(summary[split])
-            if split == "test" and "its_share" in summary[split]:
-                told += f" (always {one_line(summary[split]['most_frequent'])}: {summary[split]['its_share']:.2%})"
-            screen.print(f"{split:<6}{told}", soft_wrap=True, markup=False)
+            screen.print(f"{split:<6}{split_text(summary, split)}", soft_wrap=True, markup=False)
     if "classes" in (test := summary.get("test", {})):
         for line in class_lines(test, SHOWN_CLASSES):
             screen.print(f"      {line}", soft_wrap=True, markup=False)
         if not summary["balanced"] and (rare := missed_class(test)):
             hint = "--set fit.balanced=true makes classes count alike"
             screen.print(f"      {one_line(rare)} is rare and mostly missed: {hint}", soft_wrap=True, markup=False)
-    screen.print(f"model {summary['checkpoint']}", soft_wrap=True)
-    screen.print(f"edit  {Path(summary['out']) / 'config.toml'}", soft_wrap=True)
+    show_places(summary)
+
+
+def split_text(summary: dict[str, Any], split: str) -> str:
+    """How good a model is on a split, on the rows to test beside an answer that is always the same."""
+    told = told_measure(summary[split])
+    if split == "test" and "its_share" in summary[split]:
+        told += f" (always {one_line(summary[split]['most_frequent'])}: {summary[split]['its_share']:.2%})"
+    return told
+
+
+def show_places(summary: dict[str, Any]) -> None:
+    """Where the model and its config are."""
+    console().print(f"model {summary['checkpoint']}", soft_wrap=True)
+    console().print(f"edit  {Path(summary['out']) / 'config.toml'}", soft_wrap=True)
 
 
 def _words_text(told: dict[str, Any]) -> str:

@@ -218,8 +218,9 @@ def _edges(values: Array, weight: Array, most_codes: int) -> Array:
 
 
 def _ranks(values: Array, target: Array, weight: Array, count: int, most_codes: int) -> list[Array]:
-    """The codes of categories 0 to count - 1, uint8 [count], in an order for each column of target [n, k]. One without a sample has the code of the category whose mean is
-    nearest to that of all: what is missing is another thing, and its code, 0, is beside the lowest."""
+    """The codes of categories 0 to count - 1, uint8 [count], in an order for each column of target [n, k]. One without a
+    sample has the code of the category whose mean is nearest to that of all: what is missing is another thing, and its code, 0,
+    is beside the lowest."""
     place = values.astype(np.int64)
     held = np.bincount(place, weight, count)
     orders = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -76,8 +77,7 @@ class Targets(Model[TargetsConfig]):
     @property
     def slices(self) -> list[slice]:
         """The outputs of each target."""
-        ends = [sum(self.config.outputs[:number]) for number in range(len(self.config.outputs) + 1)]
-        return [slice(begin, end) for begin, end in zip(ends, ends[1:], strict=False)]
+        return [slice(*ends) for ends in pairwise([0, *accumulate(self.config.outputs)])]
 
     def number_of(self, name: str) -> int:
         """The number of the target of a name, or of its number as text."""

@@ -417,9 +417,9 @@ def _plain(value: Any) -> Any:
 
 def _state_of_run(model: Tabular | Targets) -> dict[str, Any] | None:
     """The state of an estimator that was fitted by `lutetia train`; None where the data did not leave enough to tell."""
-    config, known = model.config, model.metadata
     if isinstance(model, Targets):
         return _several_state(model)
+    config, known = model.config, model.metadata
     if config.core != "tables" or "task" not in known or (not model.is_regression and "classes" not in known):
         return None
     params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}

@@ -216,7 +216,7 @@ class ClassifierTarget(ClassifierMixin):
         classes = self.classes_ if self._order is None else self.classes_[np.argsort(self._order)]
         return {**super()._state(), "class_kind": kind, "classes": [_json(each) for each in classes.tolist()]}
 
-    def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
+    def _restore(self, model: Any, state: dict[str, Any]) -> None:
         super()._restore(model, state)
         classes = np.array(state["classes"], dtype=KINDS[state["class_kind"]])
         order = np.argsort(classes, kind="stable")

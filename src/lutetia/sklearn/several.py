@@ -12,7 +12,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lutetia.errors import ArgumentError
-from lutetia.models import Tabular, Targets, chances
+from lutetia.models import Targets, chances
 from lutetia.sklearn.base import TabularEstimator
 from lutetia.training import Boosted, Each, TabularRows, fit_targets, one_target, target_bounds
 
@@ -22,7 +22,7 @@ KINDS = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": bool, "U": None, "
 
 def target_columns(y: Any) -> list[Array] | None:
     """The columns of y [n, targets]; None of one target."""
-    shape = np.shape(y) if hasattr(y, "shape") or isinstance(y, list | tuple) else ()
+    shape: tuple[int, ...] = np.shape(y) if hasattr(y, "shape") or isinstance(y, list | tuple) else ()
     if len(shape) != 2 or shape[1] < 2:
         return None
     if hasattr(y, "columns"):  # of a frame, whose columns may differ in type
@@ -87,7 +87,7 @@ class SeveralTargets:
 
     def one_target(self, name: Any) -> Self:
         """The estimator of one of several targets, by its name or its number: it explains, writes C and becomes a circuit."""
-        check_is_fitted(self, "model_")  # type: ignore[arg-type]
+        check_is_fitted(self, "model_")
         if self.target_names_ is None:
             raise ValueError(f"the target is {name!r}, and the estimator has one target alone")
         number = self.model_.number_of(str(name))
@@ -110,7 +110,7 @@ class SeveralTargets:
         "decisive" by default. "shapley" gives exact Shapley values: how each column moved the prediction away from the average of
         `background`, such as the rows that were fitted, of which 128 are drawn.
         """
-        check_is_fitted(self, "model_")  # type: ignore[arg-type]
+        check_is_fitted(self, "model_")
         if output is not None:
             return self.one_target(output).explain(X, **options)
         self._one_model("explain")
@@ -126,7 +126,7 @@ class SeveralTargets:
 
     def _one_model(self, what: str) -> None:
         """Refuse several targets."""
-        check_is_fitted(self, "model_")  # type: ignore[arg-type]
+        check_is_fitted(self, "model_")
         if self.target_names_ is not None:
             names = ", ".join(map(repr, self.target_names_))
             of_one = f"one_target({self.target_names_[0]!r}).{what}(..)"
@@ -141,7 +141,7 @@ class SeveralTargets:
     def _told_of_each(self) -> list[dict[str, Any]]:
         return [{} for _ in self.target_names_ or ()]
 
-    def _restore(self, model: Tabular | Targets, state: dict[str, Any]) -> None:
+    def _restore(self, model: Any, state: dict[str, Any]) -> None:
         self.target_names_ = model.names if isinstance(model, Targets) else None
         super()._restore(model, state)  # type: ignore[misc]
 
@@ -157,7 +157,7 @@ class SeveralNumbers(SeveralTargets):
 
     def predict(self, X: Any) -> Array:
         """The number predicted for each sample, float64 [n]; of several targets [n, targets]."""
-        check_is_fitted(self, "model_")  # type: ignore[arg-type]
+        check_is_fitted(self, "model_")
         if self.target_names_ is None:
             return super().predict(X)  # type: ignore[misc]
         return np.stack([self.model_.loss.numbers(own[:, 0]) for own in self._several_scores(X)], 1)
@@ -218,15 +218,15 @@ class SeveralClasses(SeveralTargets):
 
     def predict(self, X: Any) -> Array:
         """The most probable class of each sample, [n]; of several targets [n, targets]."""
-        check_is_fitted(self, "model_")  # type: ignore[arg-type]
+        check_is_fitted(self, "model_")
         if self.target_names_ is None:
             return super().predict(X)  # type: ignore[misc]
         best = [own.argmax(1) for own in self._ordered_scores(X)]
         return np.stack([classes[own] for classes, own in zip(self.classes_, best, strict=True)], 1)
 
     def predict_proba(self, X: Any) -> Any:
-        """The probability of each class, float64 [n, n_classes], in the order of `classes_`; of several targets a list of those."""
-        check_is_fitted(self, "model_")  # type: ignore[arg-type]
+        """The probability of each class, float64 [n, n_classes], in the order of `classes_`; of several targets a list."""
+        check_is_fitted(self, "model_")
         if self.target_names_ is None:
             return super().predict_proba(X)  # type: ignore[misc]
         return [chances(self.model_, torch.from_numpy(own)).numpy() for own in self._ordered_scores(X)]
@@ -267,14 +267,14 @@ class SeveralClasses(SeveralTargets):
         plain = [[each if isinstance(each, str | int | float | bool) else str(each) for each in own] for own in listed]
         return {"named": hasattr(self, "feature_names_in_"), "class_kinds": kinds, "classes": plain}
 
-    def _restore(self, model: Tabular | Targets, state: dict[str, Any]) -> None:
+    def _restore(self, model: Any, state: dict[str, Any]) -> None:
         if not isinstance(model, Targets):
             super()._restore(model, state)
             return
         super()._restore(model, {**state, "class_kind": "U", "classes": []})
         self.classes_, self._order = [], []
         for kind, known in zip(state["class_kinds"], state["classes"], strict=True):
-            classes: Array = np.array(known, dtype=KINDS[kind])  # type: ignore[arg-type]
+            classes: Array = np.array(known, dtype=KINDS[kind])
             order = np.argsort(classes, kind="stable")
             self.classes_.append(classes[order])
             self._order.append(None if (order == np.arange(len(order))).all() else order)

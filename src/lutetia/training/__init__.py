@@ -73,6 +73,16 @@ if TYPE_CHECKING:
     from lutetia.training.tabular import Shape, TabularRows, balanced_factors, encode_rows, fit_tabular
     from lutetia.training.tabular import make_model as make_tabular
     from lutetia.training.target_fit import fit_targets, one_target, target_bounds
+    from lutetia.training.target_run import (
+        OpenedTarget,
+        check_targets,
+        guess_targets,
+        joined_rows,
+        of_target,
+        open_targets,
+        targets_of,
+        train_targets,
+    )
     from lutetia.training.task import context_of, metrics_of
     from lutetia.training.task import told as metrics_text
     from lutetia.training.texts import as_texts, describe_texts, looks_like_text, model_rows, read_texts, with_texts
@@ -154,6 +164,7 @@ __getattr__, __dir__ = lazy_door(
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
         "tabular": "TabularRows Shape balanced_factors encode_rows fit_tabular make_tabular=make_model",
         "target_fit": "fit_targets one_target target_bounds",
+        "target_run": "OpenedTarget check_targets guess_targets joined_rows of_target open_targets targets_of train_targets",
         "task": "context_of metrics_of metrics_text=told",
         "texts": "as_texts describe_texts looks_like_text model_rows read_texts with_texts",
         "units": "find_unit without_unit",

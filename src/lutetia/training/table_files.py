@@ -207,7 +207,7 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         wanted.rows.check(file.columns, None, file.path)
         if wanted.rows.split != "random" and file.path.is_dir():
             raise DataError(f'data.split is "{wanted.rows.split}", expected "random": the images of a folder have no order')
-        file = _with_targets(file, ()) if wanted.skip else file
+        file = with_targets(file, ()) if wanted.skip else file
         y, classes = make_target([*(file.target or ())], task, str(file.path))
         assert file.x is not None
         x = file.x.astype(np.float64)
@@ -225,7 +225,7 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
     dropped = _left_out(file, wanted, found)
     wanted.rows.check(file.columns, name, file.path)
     dropped |= {column: why for column, why in wanted.rows.no_inputs.items() if column not in (*wanted.categorical, *besides)}
-    file = _with_targets(file, [name, *wanted.rows.names.values()], wanted.missing) if wanted.skip else file
+    file = with_targets(file, [name, *wanted.rows.names.values()], wanted.missing) if wanted.skip else file
     reader = RowReader(_columns(file, wanted, (name,)), found, file.path, file.lines)
     split, weight = reader.split(wanted.rows, len(file.columns[name])), None
     if wanted.rows.weight is not None:
@@ -308,7 +308,7 @@ def _check_listed(file: TableFile, wanted: Reading) -> None:
     check_texts(wanted.text or (), listed)
 
 
-def _with_targets(file: TableFile, names: Sequence[str], missing: Sequence[str] = ()) -> TableFile:
+def with_targets(file: TableFile, names: Sequence[str], missing: Sequence[str] = ()) -> TableFile:
     """The rows that have a value in the columns of these names, or a target beside arrays; the others are named as skipped. In
     all columns but the first, that of the target, some words stand for no value."""
     needed = [file.columns[name] if not at else without_words(file.columns[name], missing) for at, name in enumerate(names)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,27 +23,35 @@ FEW = {
 }
 
 
-def part_table(table: LearningTable, share: float, path: Path) -> dict[str, Samples]:
-    """The rows in the splits "train" and "test", which has about this share of them; `path` names the file in messages."""
-    order = _shuffled(len(table.y))
-    count = int(len(order) * share)
-    train, test = table.split.parts(order, count)
-    if table.classes:
-        train, test = _with_all_classes(table.y, table.split, train, test)
+def part_rows(tables: Sequence[LearningTable], share: float, path: Path) -> tuple[Array, Array]:
+    """The numbers of the rows to fit and of those to test on, about this share of all: the same for tables that differ in their
+    targets alone. `path` names the file in messages."""
+    order, split = _shuffled(len(tables[0].y)), tables[0].split
+    train, test = split.parts(order, int(len(order) * share))
+    for table in tables:
+        if table.classes:
+            train, test = _with_all_classes(table.y, split, train, test)
+    return train, test
+
+
+def part_table(table: LearningTable, share: float, path: Path, rows: tuple[Array, Array] | None = None) -> dict[str, Samples]:
+    """The rows in the splits "train" and "test", as `part_rows` parts them, or as `rows` are parted already."""
+    count = int(len(table.y) * share)
+    train, test = part_rows([table], share, path) if rows is None else rows
     if count and not len(test) and table.split.kind != "random":
         raise DataError(f'{path}: no rows are left to test on with data.split = "{table.split.kind}": {FEW[table.split.kind]}')
     if table.classes and table.split.kind == "latest" and len(np.unique(table.y[train])) < 2:
         name = table.classes[table.y[train][0]]
         raise DataError(f"{path}: the {len(train):,} rows before the latest hold one class, {name!r}, expected two")
     x, weight, splits = table.x.reshape(len(table.y), *table.input_shape), table.weight, {}
-    for name, rows in (("train", train), ("test", test)):
-        own = None if weight is None else weight[rows]
-        if own is not None and len(rows) and not own.sum() > 0:
+    for name, part in (("train", train), ("test", test)):
+        own = None if weight is None else weight[part]
+        if own is not None and len(part) and not own.sum() > 0:
             use = "fit" if name == "train" else name
-            raise DataError(f"{path}: data.weight is 0 in all {len(rows):,} rows to {use}, expected more in some")
-        query = None if table.query is None else table.query[rows]
-        texts = tuple(each.at(rows) for each in table.texts)
-        splits[name] = Samples(x[rows], table.y[rows], own, table.split.at(rows), query, texts)
+            raise DataError(f"{path}: data.weight is 0 in all {len(part):,} rows to {use}, expected more in some")
+        query = None if table.query is None else table.query[part]
+        texts = tuple(each.at(part) for each in table.texts)
+        splits[name] = Samples(x[part], table.y[part], own, table.split.at(part), query, texts)
     return {name: part for name, part in splits.items() if len(part)}
 
 

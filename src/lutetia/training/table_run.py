@@ -27,7 +27,7 @@ from lutetia.errors import DataError
 from lutetia.files import write_atomically
 from lutetia.models import LONGEST_WINDOW as LONGEST
 from lutetia.models import SHORTEST_WINDOW as SHORTEST
-from lutetia.models import UNKNOWN, SignalShape, Tabular, TextColumn, save, text_columns
+from lutetia.models import UNKNOWN, SignalShape, Tabular, Targets, TextColumn, save, text_columns
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_among
@@ -74,7 +74,7 @@ class TableSettings:
     """[data] of a run on a table: paths are relative to the config file."""
 
     path: str
-    target: str | None = None  # the name of a column; none for images and arrays
+    target: str | list[str] | None = None  # the name of a column, or several; none for images and arrays
     task: str | None = option(None, choices=TASKS)
     categorical: list[str] = field(default_factory=list)  # columns that are categories though they look like numbers
     leave_out: list[str] = field(default_factory=list)
@@ -176,7 +176,12 @@ def make_table_config(tables: Mapping[str, Any], name: str, overridden: Collecti
     """A config from tables that were read; tables of the model's own are ignored, unless their keys were `overridden`."""
     passed_over = {"format", "lutetia", "kind", "model", "estimator"} - {key.partition(".")[0] for key in overridden}
     own = {key: value for key, value in tables.items() if key not in passed_over}
-    return build(TableConfig, own, Origin(name, overridden))
+    made, origin = build(TableConfig, own, Origin(name, overridden)), Origin(name, overridden)
+    if not isinstance(target := made.data.target, list):
+        return made
+    if not target or not all(isinstance(each, str) and each.strip() for each in target):
+        origin.fail("data.target", target, "the name of a column, or a list of names")
+    return made if len(target) > 1 else dataclasses.replace(made, data=dataclasses.replace(made.data, target=target[0]))
 
 
 def open_table(
@@ -192,6 +197,8 @@ def open_table(
     wanted = config.data
     file = read_table_file(path, wanted.images, wanted.skip_unusable) if file is None else file
     file = _colours_first(file) if wanted.colour_last else file
+    if isinstance(wanted.target, list):
+        raise DataError(f"{path}: data.target lists {len(wanted.target)} columns, expected one: this is for one target")
     table = window_table(file, wanted, shapes) if wanted.window else make_table(file, wanted.target, wanted.task, wanted.reading)
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
@@ -233,7 +240,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     assert isinstance(samples, Samples)
     rows = learning_rows(samples)
     model, fitted, trial = fit_rows(config, rows, table_shape(config, table), each)
-    model.metadata = describe_texts(_metadata(table, rows, config), model.metadata)
+    model.metadata = describe_texts(metadata_of(table, rows, config), model.metadata)
     texts = text_columns(model.metadata)
     summary: dict[str, Any] = {
         "task": task_of(table),
@@ -266,7 +273,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         if table.classes:
             counts = np.bincount(part.y, part.weight, len(table.classes))
             summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / counts.sum())}
-    _leave(config, folder, out, model, summary)
+    leave(config, folder, out, model, summary)
     return summary
 
 
@@ -292,7 +299,7 @@ def _texts_told(texts: Sequence[TextColumn], classes: Sequence[str]) -> list[dic
     ]
 
 
-def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
+def metadata_of(table: LearningTable, rows: TabularRows, config: TableConfig) -> dict[str, Any]:
     known: dict[str, Any]
     if len(table.input_shape) > 1:
         known = {"input_low": float(np.nanmin(rows.x)), "input_high": float(np.nanmax(rows.x))}
@@ -328,7 +335,7 @@ def _metadata(table: LearningTable, rows: TabularRows, config: TableConfig) -> d
     return known
 
 
-def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary: dict[str, Any]) -> None:
+def leave(config: TableConfig, folder: Path, out: Path, model: Tabular | Targets, summary: dict[str, Any]) -> None:
     """Write the folder of a run: the model first, then the config, whose path leads from there to the data."""
     path = (folder / config.data.path).resolve()
     try:

@@ -43,9 +43,9 @@ BASE_TABLES = 32  # share what all rows have in common: this many tables or more
 
 @dataclass(frozen=True, eq=False)
 class TabularRows:
-    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, of several targets [n, targets], and the weight
-    of each, float32 [n]. Some are held out of a fit as `split` says. Rows that are ordered within queries have the number of their `query`, int64 [n]. Those of
-    text are not in x but in `texts`."""
+    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, of several targets [n, targets], and the
+    weight of each, float32 [n]. Some are held out of a fit as `split` says. Rows that are ordered within queries have the number
+    of their `query`, int64 [n]. Those of text are not in x but in `texts`."""
 
     x: Array
     y: Array

@@ -73,7 +73,11 @@ def fit_targets(
     off = None
     if settings.intervals and max(outputs) == 1:
         off = fit_spreads(fitted, [Validation(codes, goal), *(() if held is None else (held,))], tops, settings)
-    sizes = {"n_encoded": len(encoding.source), "n_edges": encoding.edges.shape[1], "n_categories": encoding.ranks.shape[1]}
+    sizes: dict[str, Any] = {
+        "n_encoded": len(encoding.source),
+        "n_edges": encoding.edges.shape[1],
+        "n_categories": encoding.ranks.shape[1],
+    }
     sizes |= {"n_tables": len(fitted.anchors), "n_anchors": settings.n_anchors}
     sizes |= {} if off is None else {"spread_tables": len(off.anchors), "spread_anchors": off.anchors.shape[1]}
     losses: dict[str, Any] = {"loss": settings.loss, "quantile": settings.quantile} if max(outputs) == 1 else {}
@@ -100,6 +104,7 @@ def _check(rows: TabularRows, shape: Shape, settings: Boosting) -> None:
     given = {
         "columns of text": bool(rows.texts),
         "monotonic constraints": any(shape.monotone),
+        "limits on columns that meet": bool(shape.interactions),
         "images": len(shape.input_shape) > 1,
         "a loss of your own": settings.number_loss.is_own,
         "rankings": settings.number_loss.is_ranking,
@@ -141,8 +146,8 @@ def _last_classes(outputs: tuple[int, ...]) -> list[int]:
 def _trial(
     rows: TabularRows, shape: Shape, outputs: tuple[int, ...], settings: Boosting, most_codes: int, each: Each | None
 ) -> tuple[Array, Array]:
-    """What a fit to four fifths of the rows says of each target by the last fifth: how many tables are enough, and what the scores
-    of so many are divided by, [targets] each."""
+    """What a fit to four fifths of the rows says of each target by the last fifth: how many tables are enough, and what the
+    scores of so many are divided by, [targets] each."""
     counts, temperatures = np.full(len(outputs), settings.n_tables), np.ones(len(outputs))
     own, held = rows.held_out(settings.seed)
     if not len(held.y) or any(len(np.unique(own.y[:, number])) < 2 for number in range(len(outputs))):

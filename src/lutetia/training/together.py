@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,7 @@ LEAST_SCALE = 1e-12  # of residuals: a target may have no spread
 
 def part_slices(sizes: Sequence[int]) -> list[slice]:
     """The outputs of each of several targets, of so many outputs each."""
-    ends = np.cumsum([0, *sizes]).tolist()
-    return [slice(begin, end) for begin, end in zip(ends, ends[1:], strict=False)]
+    return [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
 
 
 @dataclass(frozen=True, eq=False)

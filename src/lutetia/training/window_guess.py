@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lutetia.errors import DataError
 from lutetia.models import most_apart
 from lutetia.training.columns import missing_words
 from lutetia.training.config import override
@@ -22,7 +23,10 @@ def guess_windows(path: Path, file: TableFile, target: str | None, task: str | N
     tables: dict[str, Any] = {"data": {"path": str(path)}}
     keys = [override(tables, setting) for setting in settings]
     given = make_table_config(tables, str(path), keys).data
-    name = find_target(file, given.target if target is None else target)
+    wished = given.target if target is None else target
+    if isinstance(wished, list):
+        raise DataError(f"data.target is {wished}, expected one column with data.window")
+    name = find_target(file, wished)
     others = [cells for column, cells in file.columns.items() if column not in (name, given.series, given.split_by)]
     words = given.missing or sorted({word for cells in others for word in missing_words(cells)})
     wanted = replace(given, target=name, task=task or given.task, missing=words)

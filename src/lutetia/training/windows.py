@@ -120,6 +120,8 @@ def window_labels(file: TableFile, target: str, windows: SignalWindows, rows: Wi
 def window_table(file: TableFile, wanted: TableSettings, shapes: tuple[SignalShape, ...] = ()) -> LearningTable:
     """The windows of a file as samples to learn from, parted by recordings or blocks; in which some shapes are counted."""
     _refuse_settings(file.path, wanted)
+    if isinstance(wanted.target, list):
+        raise DataError(f"data.target is {wanted.target}, expected one column with data.window")
     name = find_target(file, wanted.target)
     named = {"data.series": wanted.series, "data.split_by": wanted.split_by}
     for setting, column in named.items():
