@@ -282,8 +282,8 @@ def targets_sentence(result: Result) -> str:
     """What the numbers are, and which claims do not hold."""
     return (
         "First the error, the processor time of a fit and the tables, as a multiple of our model for each target: geometric "
-        "means over the sets. Then the errors: the mean over the targets of RMSE as a part of the spread, or for doctor and films "
-        f"of the log loss of labels. The sets were used to choose how targets share tables.{not_reached(result)}"
+        "means over the sets. Then the errors: the mean over the targets of RMSE as a part of the spread, or for doctor and "
+        f"films of the log loss of labels. The sets were used to choose how targets share tables.{not_reached(result)}"
     )
 
 
