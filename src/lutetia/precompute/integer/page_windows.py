@@ -115,11 +115,6 @@ def _inputs(model: IntegerClassifier, windows: SignalWindows) -> list[_Input]:
     return [_Input(signal, feature, windows.divisor(signal, feature)) for signal, feature in places]
 
 
-def _shape(own: SignalShape) -> list[int]:
-    """Where the three samples of a shape are, how far its nine are apart, and what their sum is above."""
-    return [*(place * own.apart for place in SHAPE_KERNELS[own.kernel]), own.apart, own.above]
-
-
 def _trained(model: IntegerClassifier, asked: Sequence[tuple[Array, Array]]) -> dict[int, list[float]]:
     """What was fitted, the least and the greatest, of each input that tables ask for; empty where that is not known."""
     known, sources = model.model.metadata, model.model.encoding.source.tolist()

@@ -63,7 +63,9 @@ def page(
         return _document(content, WINDOWS, _classifier(model) | window_data(model, example), STYLE)
     is_image = len(_shape(model)) > 1
     has_texts = "texts" in getattr(model.model, "metadata", {})
+    has_columns = isinstance(model.model, Tabular)
     told = "Type a text, and it answers." if has_texts else "Move a slider, and it answers."
+    told = "Type values, or open a file of rows, and it answers." if has_columns and not has_texts else told
     lead += "Draw or open an image, and it answers." if is_image else told
     sections = [_answering(model)]
     return _document(

@@ -40,7 +40,7 @@ function quality({ names, rows, answers }) {
   }
   const misses = known.map((cell, row) => Math.abs(measuredIn(cell, model.targetUnit) - answers[row].value)).filter((each) => !Number.isNaN(each));
   const mean = misses.reduce((sum, each) => sum + each, 0) / misses.length;
-  return misses.length ? ` On average they are ${shortNumber(mean)}${model.targetUnit ? ` ${model.targetUnit}` : ""} from the column ${quoted(model.target)}.` : "";
+  return misses.length ? ` On average the answers are ${shortNumber(mean)}${model.targetUnit ? ` ${model.targetUnit}` : ""} from the column ${quoted(model.target)}.` : "";
 }
 
 function summary({ rows, answers }) {
