@@ -18,7 +18,7 @@ import warm
 from tools import require_module
 
 require_module("numba")
-from lutetia._shared import compiled  # noqa: E402
+from lutetia._shared import compiled, notices  # noqa: E402
 
 HERE = Path(lutetia.__file__).parent
 
@@ -34,12 +34,12 @@ def house(tmp_path: Path) -> Path:
     """A package like ours, with two files of loops of which one uses the other."""
     package = tmp_path / "lutetia"
     (package / "_shared").mkdir(parents=True)
-    for name in ("errors.py", "_shared/__init__.py", "_shared/compiled.py"):
+    for name in ("errors.py", "_shared/__init__.py", "_shared/compiled.py", "_shared/notices.py"):
         shutil.copy(HERE / name, package / name)
     (package / "__init__.py").write_text("")
     (package / "numbers.py").write_text("STEP = 1.0\n")
     (package / "basics.py").write_text(
-        "from lutetia._shared import compiled\nfrom lutetia.numbers import (\n    STEP,\n)\n"
+        "from lutetia._shared import compiled, notices\nfrom lutetia.numbers import (\n    STEP,\n)\n"
         "jit = compiled.jit(nogil=True)\n@jit\ndef add(x):\n    return x + STEP\n"
     )
     (package / "loops.py").write_text(
@@ -140,7 +140,7 @@ def test_two_processes_with_a_cold_cache(house: Path) -> None:
     assert not list((house / "lutetia" / "__pycache__").glob(".*.part"))
 
 
-TAKE = "import pathlib, sys; from lutetia._shared import compiled; compiled.PATIENCE = float(sys.argv[2]); "
+TAKE = "import pathlib, sys; from lutetia._shared import compiled, notices; compiled.PATIENCE = float(sys.argv[2]); "
 TAKE += "turn = compiled.Turn(pathlib.Path(sys.argv[1])); turn.take(); print('taken'); sys.stdout.flush(); sys.stdin.read()"
 
 
@@ -184,3 +184,21 @@ def test_a_failed_compilation_ends_its_turn(monkeypatch: pytest.MonkeyPatch) -> 
         loop("text")
     assert len(ended) == 1
     assert loop._cache.turns == []
+
+
+def test_who_waits_for_compiled_loops_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiled.numba.core.config, "CACHE_DIR", str(tmp_path))
+    said: list[str] = []
+    monkeypatch.setattr(notices, "screens", [said.append])
+    monkeypatch.setattr(notices, "_said", set())
+
+    def add(x: Any) -> Any:
+        return x + 1
+
+    assert compiled.jit(nogil=True)(add)(1) == 2
+    assert compiled.jit(nogil=True)(add)(1.5) == 2.5
+    assert said == [compiled.COMPILING]
+    monkeypatch.setattr(notices, "_said", set())
+    assert compiled.jit(nogil=True)(add)(2) == 3
+    assert said == [compiled.COMPILING]  # it was ready

@@ -22,6 +22,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lutetia._shared.notices import say_once
 from lutetia.errors import require
 
 numba = require("numba", "compiled code on a CPU")
@@ -35,6 +36,7 @@ except ImportError:  # Windows: there each process compiles for itself
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 60.0  # seconds to wait for a process that compiles the same loop, which takes one to ten
+COMPILING = "compiling loops for this processor, once: later runs find them ready"
 LOOPS = re.compile(r"\b(numba|llvmlite|@?jit\w*)\b")  # what a file of loops mentions
 IMPORT = re.compile(r"^[ \t]*(?:from (lutetia[\w.]*) import (\([^)]*\)|[^\n#]*)|import (lutetia[\w.]*))", re.MULTILINE)
 
@@ -96,6 +98,8 @@ class SourceCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled code for a signature; None if this process must compile it, and then it has the turn."""
         loaded = self._load(sig, target_context)
+        if loaded is None:
+            say_once(COMPILING)
         if loaded is not None or fcntl is None:
             return loaded
         turn = Turn(self._files.path(self._index_key(sig, target_context.codegen())))

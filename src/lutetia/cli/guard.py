@@ -19,7 +19,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from lutetia.cli.show import forgive_encoding, one_line, print_error, print_json
+from lutetia._shared import notices
+from lutetia.cli.show import console, forgive_encoding, one_line, print_error, print_json
 from lutetia.errors import LutetiaError, nearest
 
 # click's ClickException by way of a public name: recent typers carry a click of their own.
@@ -70,6 +71,9 @@ class Common:
 
 def run(app: typer.Typer, arguments: list[str]) -> int:
     """Run the app and return the exit code."""
+    screen = console(stderr=True)
+    if screen.is_terminal:
+        notices.screens.append(lambda text: screen.print(text, style="dim", soft_wrap=True))
     code = get_command(app).main(arguments, prog_name="lutetia", standalone_mode=False)
     return int(code)
 
