@@ -15,7 +15,7 @@ import numpy as np
 from lutetia._shared.markup import tag
 from lutetia._shared.pages import Section, asset
 from lutetia.errors import ArgumentError, fail
-from lutetia.models import MISSING_WORDS, SHAPE_KERNELS, SignalFeature, SignalShape, SignalWindows
+from lutetia.models import MISSING_WORDS, SHAPE_KERNELS, SignalFeature, SignalWindows
 from lutetia.precompute.integer.c_columns import asked_edges
 from lutetia.precompute.integer.c_windows import whole_edge, windows_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
