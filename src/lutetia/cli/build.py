@@ -36,7 +36,7 @@ from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
 from lutetia.cli.build_tables import LUTS, Refit, kept_tables, measured, output_unit, without_unseen
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.one_target import one_output
-from lutetia.cli.values import PROGRAMS
+from lutetia.cli.values import C_TARGETS, PROGRAMS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable, read_text
 from lutetia.models import MOST_READING_BITS as MOST_BITS
@@ -110,7 +110,7 @@ class BuildRequest:
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
-    model: Model[Any] | None = None if request.target == "c" else request.load()
+    model: Model[Any] | None = None if request.target in C_TARGETS else request.load()
     if isinstance(model, Tabular) and has_core(model):
         from lutetia.cli.build_core import run_core_build
 
@@ -181,7 +181,7 @@ def _check(request: BuildRequest) -> None:
             f"--input-bits is {request.input_bits}, expected 1 to {MOST_INPUT_BITS}, or to {MOST_BITS} for a table of data"
         )
     asked_readings(request.readings)
-    most = {"c": 16, "verilog": 8}.get(request.target, 24)
+    most = {"c": 16, "arduino": 16, "verilog": 8}.get(request.target, 24)
     if request.weight_bits is not None and not 2 <= request.weight_bits <= most:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {most}")
     if not 1 <= request.detectors_per_cycle <= 64:
@@ -229,7 +229,7 @@ def _circuit_model(model: Model[Any] | None, checkpoint: Path) -> Classifier:
     if isinstance(model, LUTClassifier):
         _check_reads(model, checkpoint)
     if isinstance(model, LUTTransformer):
-        raise DataError(f"{checkpoint} holds a language model, which is built as a program: --target {' or '.join(PROGRAMS)}")
+        raise DataError(f"{checkpoint} holds a language model, which is built as a program: --target c or verilog")
     if not isinstance(model, Classifier):
         raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier, a VotesClassifier or a Tabular")
     return model

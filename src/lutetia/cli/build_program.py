@@ -1,5 +1,6 @@
-"""`lutetia build --target c` and `--target verilog`: a whole-number model as a program or as a core, in a folder.
+"""`lutetia build` with `--target c`, `arduino` or `verilog`: a whole-number model as a program or as a core, in a folder.
 
+library.properties, src/, examples/  with --target arduino: a library, and a sketch that uses it
 model.c, model.h  the program: cc -std=c99 -O3 model.c -o run
 signals.c, .h     of windows of signals: lutetia_push, which takes a sample of each and says when a window is full
 recording.c       a program that reads a CSV file of samples: cc .. model.c signals.c recording.c -o run
@@ -22,13 +23,14 @@ import torch
 from lutetia._shared import folders
 from lutetia._shared.numbers import short_number
 from lutetia._version import __version__
-from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
+from lutetia.cli.build_data import Measured, fit_settings, has_core, open_run_data, open_run_text
 from lutetia.cli.build_intervals import built_bounds, circuit_interval, circuit_text, program_interval, program_text
 from lutetia.cli.build_readings import asked_readings, changed_text, on_readings, readings_text
 from lutetia.cli.build_tables import Refit, first_tables, output_unit
 from lutetia.cli.build_uno import uno_facts, uno_text
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
+from lutetia.cli.values import C_TARGETS
 from lutetia.errors import DataError, MissingFeatureError
 from lutetia.models import Model, Tabular
 from lutetia.precompute import (
@@ -39,9 +41,11 @@ from lutetia.precompute import (
     LanguageHardware,
     LUTNetwork,
     TimeLimitError,
+    arduino_files,
     c_files,
     c_memory,
     integer_model,
+    library_name,
     measure_bare,
     number_columns,
 )
@@ -58,11 +62,16 @@ SIMULATED = 8  # bytes of a language model
 def run_program_build(request: BuildRequest) -> dict[str, Any]:
     """Write the folder of a `BuildRequest` that was checked, and return the report."""
     model, taken = whole_model(request)
+    if isinstance(model, IntegerTransformer) and request.target == "arduino":
+        raise UsageError("a language model takes more memory than most boards have: --target c writes it as C")
     report = facts(model, request, taken)
-    if request.target == "c":
+    if request.target in C_TARGETS:
         texts = c_files(model)
         report |= {**c_memory(model), "compiled": measure_bare(model, texts)}
         report["uno"] = uno_facts(model, report)
+        if isinstance(model, IntegerClassifier) and request.target == "arduino":
+            report["library"] = library_name(request.checkpoint.resolve().name)
+            texts = arduino_files(model, report["library"])
     elif isinstance(model, IntegerTransformer):
         if request.reuse is not None:
             raise UsageError("--reuse is for classifiers; for a language model, --detectors-per-cycle says how much is shared")
@@ -147,6 +156,8 @@ def whole_model(request: BuildRequest) -> tuple[IntegerTransformer | IntegerClas
     if bits > WEIGHT_BITS and not isinstance(model, Tabular):
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {WEIGHT_BITS}; only tables of data take more")
     takes_numbers = bool(request.readings) or (isinstance(model, Tabular) and request.input_bits is not None)
+    if request.target == "arduino" and isinstance(model, Tabular) and not has_core(model):
+        takes_numbers = True
     if takes_numbers:
         _check_takes_numbers(model, request)
     if isinstance(model, Tabular) and (n_tables is not None or bits < WEIGHT_BITS or takes_numbers):
@@ -157,7 +168,7 @@ def whole_model(request: BuildRequest) -> tuple[IntegerTransformer | IntegerClas
 
 def _check_takes_numbers(model: Model[Any], request: BuildRequest) -> None:
     """Refuse readings that a model cannot have."""
-    if request.target != "c":
+    if request.target not in C_TARGETS:
         raise UsageError(f"--reading is for a circuit or a program in C of a table of data, and --target is {request.target}")
     if not isinstance(model, Tabular):
         raise UsageError(f"--reading is for a table of data, not for a {type(model).__name__}")
@@ -210,7 +221,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest, 
     input_facts["output_unit"] = output_unit(model.network)
     input_facts["is_log"] = isinstance(model.model, Tabular) and model.model.loss.is_log
     data = open_run_data(request.checkpoint, request.data, model.model)
-    is_program = request.target == "c"
+    is_program = request.target in C_TARGETS
     input_facts["interval"] = program_interval(model, data) if is_program else circuit_interval(model.network, model.bounds)
     return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(network, data)}
 
@@ -236,7 +247,7 @@ def write_folder(out: Path, texts: dict[str, Any], report: dict[str, Any]) -> No
 def show_program_report(report: dict[str, Any], out: Path) -> None:
     """The outcome in a few lines, loss or accuracy first."""
     show_quality(report)
-    if report["target"] == "c":
+    if report["target"] in C_TARGETS:
         window = "ram_window_bytes" in report
         say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
         if "readings" in report:
@@ -250,7 +261,10 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
             say(machine, size["left_out"] or _size_text(size))
         if report["uno"] is not None:
             say("Arduino Uno", uno_text(report["uno"], report["weight_bits"]))
-        if "flash_encoding_bytes" in report or "readings" in report:
+        if "library" in report:
+            say("library", f"{report['library']}: put {out} into the libraries folder of the Arduino IDE, or zip it")
+            say("example", str(next((out / "examples").glob("*/*.ino"))))
+        elif "flash_encoding_bytes" in report or "readings" in report:
             names = ("model.c", "signals.c", "recording.c") if window else ("model.c", "columns.c", "rows.c")
             texts = " ".join(shlex.quote(str(out / name)) for name in names)
             say("program", f"cc -std=c99 -O3 -DLUTETIA_NO_MAIN {texts} -o run{' -lm' if report.get('is_log') else ''}")
@@ -310,7 +324,10 @@ def show_quality(report: dict[str, Any]) -> None:
         if report.get("output_unit") is not None:
             say("output", output_text(report))
         if report.get("interval") is not None:
-            say("intervals", program_text(report["interval"]) if report["target"] == "c" else circuit_text(report["interval"]))
+            say(
+                "intervals",
+                program_text(report["interval"]) if report["target"] in C_TARGETS else circuit_text(report["interval"]),
+            )
 
 
 def say(name: str, text: str) -> None:

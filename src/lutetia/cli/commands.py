@@ -204,8 +204,8 @@ def build(
         str,
         typer.Option(
             "--target",
-            help="lut6, lut4, ice40 or ecp5: a circuit, and what yosys maps it to. c: a program in C99. verilog: a core that "
-            "runs a model.",
+            help="lut6, lut4, ice40 or ecp5: a circuit, and what yosys maps it to. c: a program in C99. arduino: a library "
+            "with a sketch. verilog: a core that runs a model.",
             autocompletion=values.complete_hardware,
         ),
     ] = "lut6",

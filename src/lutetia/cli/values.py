@@ -11,7 +11,8 @@ from lutetia.files import read_json
 
 RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion", "shapley")
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
-PROGRAMS = ("c", "verilog")  # targets of `build` that no synthesiser is needed for
+C_TARGETS = ("c", "arduino")
+PROGRAMS = (*C_TARGETS, "verilog")  # targets of `build` that no synthesiser is needed for
 SPLITS = ("train", "valid", "test")
 TASKS = ("classification", "regression", "ranking")
 UNKNOWN = ("error", "missing")  # what categories are that a model has not seen

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.voting import voting as count_votes
     from lutetia.precompute.front.voting import wiring as votes_wiring
     from lutetia.precompute.hdl.testbench import LATER
+    from lutetia.precompute.integer.arduino import arduino_files, library_name
     from lutetia.precompute.integer.bare import measured as measure_bare
     from lutetia.precompute.integer.c import c_files, c_memory
     from lutetia.precompute.integer.c_numbers import number_columns
@@ -169,6 +170,7 @@ _touch, __dir__ = lazy_door(
         "front.votes": "gates_graph votes_graph",
         "front.voting": "count_votes=voting votes_wiring=wiring",
         "hdl.testbench": "LATER",
+        "integer.arduino": "arduino_files library_name",
         "integer.bare": "measure_bare=measured",
         "integer.c": "c_files c_memory",
         "integer.c_numbers": "number_columns",

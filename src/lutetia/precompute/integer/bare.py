@@ -83,8 +83,14 @@ def _sizes(folder: Path, machine: BareMachine) -> dict[str, Any]:
                 own = _run([machine.size, f"{part}.o"], folder).splitlines()[1].split()
                 numbers = [total + int(each) for total, each in zip(numbers, own, strict=False)]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
-        return {"left_out": f"{machine.compiler} did not compile the program: {error}"}
+        return {"left_out": f"{machine.compiler} did not compile the program: {_why(error)}"}
     return {"left_out": "", "flash": numbers[0] + numbers[1], "ram": numbers[1] + numbers[2]}
+
+
+def _why(error: Exception) -> str:
+    """What a compiler said first, or else the error."""
+    lines = error.stderr.splitlines() if isinstance(error, subprocess.CalledProcessError) and error.stderr else []
+    return next((line.split("error: ", 1)[1] for line in lines if "error: " in line), str(error))
 
 
 def _emulated(folder: Path, title: str, machine: BareMachine, model: IntegerTransformer | IntegerClassifier) -> dict[str, Any]:

@@ -90,10 +90,10 @@ def number_columns(model: Tabular, bits: int | None, readings: Mapping[str, Read
         ("windows", "takes windows of signals, whole numbers already"),
     ):
         if model.metadata.get(kind):
-            raise ArgumentError(f"the model {why}: build it without readings")
+            raise ArgumentError(f"the model {why}: build it for C without readings")
     if model.patches is not None:
         raise ArgumentError(
-            "the model counts patterns in images, whose pixels are whole numbers already: build it without readings"
+            "the model counts patterns in images, whose pixels are whole numbers already: build it for C without readings"
         )
     return value_columns(model, bits, readings)
 
