@@ -202,7 +202,7 @@ def test_a_model_that_does_not_fit_is_told_with_what_would() -> None:
     for bits, count in ((8, eight), (4, four)):
         taken = [
             c_memory(IntegerClassifier(model.network(bits, n), None, whole.columns))["flash_table_bytes"]
-            for n in (count, 2 * count)
+            for n in (count, min(2 * count, 300))
         ]
         assert taken[0] < room < taken[1]
     small: Any = integer_model(model, readings="auto", n_tables=10)
