@@ -30,8 +30,8 @@ from lutetia.precompute.integer.sampling import weights
 PACKAGE = "lutetia.precompute.integer"
 LANGUAGE = ("arrays.js", "language.js", "writing.js")
 IMAGE = ("arrays.js", "classifier.js", "patches.js", "told.js", "reasons.js", "answers.js", "drawing.js")
-NUMBERS = ("arrays.js", "classifier.js", "told.js", "reasons.js", "csv.js", "cells.js", "answers.js")
-NUMBERS += ("texts.js", "sliders.js", "rows.js")
+COLUMNS = ("csv.js", "cells.js", "answers.js", "texts.js", "sliders.js", "rows.js")
+NUMBERS = ("arrays.js", "classifier.js", "told.js", "reasons.js", *COLUMNS)
 SIGNALS = "Open a recording, or look at the one that is there, and choose a window."
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
