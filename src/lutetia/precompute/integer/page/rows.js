@@ -1,7 +1,7 @@
 // A file of rows: the answer to each, one of them to look at, and all of them to keep.
 
-const LARGEST_TABLE = 1 << 27; // bytes
-const table = { names: [], rows: [], values: [], answers: [], at: 0, title: "" };
+const LARGEST_TABLE = 1 << 27, TURN = 25; // bytes, milliseconds
+const table = { names: [], rows: [], values: [], answers: [], at: 0, title: "", opened: 0 };
 
 // The values of the columns of the model in each row of a file.
 function readTable(bytes) {
@@ -27,6 +27,19 @@ function answerTo(values, row) {
   const scores = runStages(sample);
   if (scores.length === 1) return { value: numberOf(scores[0]), ends: interval(sample, scores[0]) };
   return { best: greatest(scores), chances: chancesOf(scores) };
+}
+
+// The answers to all rows, some at a time, so that the page stays awake; undefined if another file is opened meanwhile.
+async function answersTo({ rows, values }, title) {
+  const answers = [], own = ++table.opened;
+  for (let until = performance.now() + TURN; answers.length < rows.length && own === table.opened; ) {
+    answers.push(answerTo(values, answers.length));
+    if (performance.now() < until) continue;
+    sayOfFile(`${title}: ${answers.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows answered.`, false);
+    await new Promise((resume) => setTimeout(resume));
+    until = performance.now() + TURN;
+  }
+  return own === table.opened ? answers : undefined;
 }
 
 // How good the answers are, where the file knows better.
@@ -83,7 +96,9 @@ async function openTable(file) {
   try {
     if (file.size > LARGEST_TABLE) refuse(`the file has ${Math.round(file.size / 2 ** 20).toLocaleString("en")} MB, expected ${LARGEST_TABLE / 2 ** 20} at most`);
     const read = readTable(new Uint8Array(await file.arrayBuffer()));
-    Object.assign(table, read, { title: file.name, answers: read.rows.map((_, row) => answerTo(read.values, row)) });
+    const answers = await answersTo(read, file.name);
+    if (!answers) return;
+    Object.assign(table, read, { title: file.name, answers });
     sayOfFile(`${table.title}: ${summary(table)}${quality(table)}`, false);
     byId("row").max = table.rows.length - 1;
     byId("rows").hidden = false;

@@ -1,6 +1,17 @@
 // What stands for each column: a slider and a field for numbers, a list for categories, a date, a field for text. A column has a
 // function `encode`, which makes the codes of its inputs of a value, and `show`, which sets what stands for it.
 
+// How many numbers of a sorted list are below one.
+function countBelow(sorted, value) {
+  let low = 0, high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 // Let the sample have a value in a column.
 function enter({ inputs, encode }, value) {
   encode(value).forEach((code, number) => (x[inputs[number]] = code));
@@ -33,10 +44,7 @@ const PARTS = {
 function dateCodes({ parts, edges }, seconds) {
   if (Number.isNaN(seconds)) return parts.map(() => 0);
   const known = Math.min(seconds, LAST_SECOND), date = new Date(Math.floor(known) * 1000);
-  return parts.map((part, number) => {
-    const value = PARTS[part](known, date);
-    return 1 + edges[number].filter((edge) => edge < value).length;
-  });
+  return parts.map((part, number) => 1 + countBelow(edges[number], PARTS[part](known, date)));
 }
 
 function addDate(column) {
@@ -94,9 +102,9 @@ function addNumber(column) {
   const slider = html("input", { type: "range", id: `input${inputs[0]}`, min: 0, max: stops.length - 1 });
   const field = html("input", { type: "number", id: `value${inputs[0]}`, step: "any", placeholder: "missing", "aria-label": `${name}, value` });
   if (trained) field.title = `fitted to ${trained.map(shortNumber).join(" to ")}`;
-  column.encode = (value) => cuts.map((own) => (Number.isNaN(value) ? 0 : 1 + own.filter((cut) => cut < value).length));
+  column.encode = (value) => cuts.map((own) => (Number.isNaN(value) ? 0 : 1 + countBelow(own, value)));
   const mark = (value) => field.classList.toggle("far", trained !== null && (value < trained[0] || value > trained[1]));
-  const slideTo = (value) => (slider.value = Number.isNaN(value) ? 0 : 1 + all.filter((cut) => cut < value).length);
+  const slideTo = (value) => (slider.value = Number.isNaN(value) ? 0 : 1 + countBelow(all, value));
   column.show = (value) => {
     field.value = Number.isNaN(value) ? "" : String(value);
     slideTo(value);

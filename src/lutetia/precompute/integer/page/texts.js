@@ -56,7 +56,7 @@ function textCodes({ text, inputs }, words) {
     if (at) add(`${words[at - 1]} ${word}`);
   });
   values.set(text.count, words.length);
-  return inputs.map((input, number) => 1 + text.edges[number].filter((edge) => edge < values.get(input)).length);
+  return inputs.map((input, number) => 1 + countBelow(text.edges[number], values.get(input)));
 }
 
 function addText(column) {
