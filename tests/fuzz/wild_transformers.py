@@ -48,8 +48,8 @@ def _reading(wild: Wild, *kinds: str) -> dict[str, Any]:
 def _rules(wild: Wild) -> Any:
     from lutetia import relevance
 
-    integrated = known()["ours"].IntegratedGradients(3)
-    return wild.one(None, "gradient", "integrated", integrated, relevance.presets.epsilon())
+    others = known()["ours"].IntegratedGradients(3), known()["ours"].ShapleyValues(2)
+    return wild.one(None, "gradient", "integrated", "shapley", *others, relevance.presets.epsilon())
 
 
 def _answer(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:

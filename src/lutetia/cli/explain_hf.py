@@ -58,11 +58,7 @@ def explain_hf(folder: Path, given: str | None, request: HfRequest, show: bool) 
         raise UsageError("--pairs goes with --with: pairs of the tokens of two texts")
     if request.rule not in RULES_OF_HF:
         raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, RULES_OF_HF)}")
-    for option, value in (("--steps", request.steps), ("--baseline", request.baseline)):
-        if value is not None and request.rule != "integrated":
-            raise UsageError(f"{option} is for --rule integrated, and the rule is {request.rule}")
-    if request.steps is not None and not 1 <= request.steps <= MOST_STEPS:
-        raise UsageError(f"--steps is {request.steps}, expected 1 to {MOST_STEPS:,}")
+    _check_options_of_rules(request)
     inputs = [str(request.texts) if given is None else given]
     check_output("--html", request.html, (".html", ".htm"), inputs)
     check_output("--png", request.png, (".png",), inputs)
@@ -95,6 +91,21 @@ def explain_hf(folder: Path, given: str | None, request: HfRequest, show: bool) 
     return told
 
 
+def _check_options_of_rules(request: HfRequest) -> None:
+    """Refuse options that a rule has no use for."""
+    of_rules = (
+        ("--steps", request.steps, ("integrated",)),
+        ("--samples", request.samples, ("shapley",)),
+        ("--baseline", request.baseline, ("integrated", "shapley")),
+    )
+    for option, value, rules in of_rules:
+        if value is not None and request.rule not in rules:
+            raise UsageError(f"{option} is for --rule {' or '.join(rules)}, and the rule is {request.rule}")
+    for option, number in (("--steps", request.steps), ("--samples", request.samples)):
+        if number is not None and not 1 <= number <= MOST_STEPS:
+            raise UsageError(f"{option} is {number}, expected 1 to {MOST_STEPS:,}")
+
+
 def _check_options(task: str, writes: bool, request: HfRequest) -> None:
     """Refuse options that a model has no use for."""
     from lutetia.integrations.transformers import with_article
@@ -103,6 +114,10 @@ def _check_options(task: str, writes: bool, request: HfRequest) -> None:
         raise UsageError(f"--with is for encoders of texts, and this model gives {with_article(task)}")
     if task == "embedding":
         _check_options_of_encoder(request)
+    if request.rule == "shapley" and (request.answer is not None or task in ("embedding", "image class")):
+        raise UsageError(
+            "--rule shapley is for a token or a class that a text leads to, and not for answers, images or two texts"
+        )
     if request.texts is not None:
         if task != "text class":
             raise UsageError(f"--texts is for classifiers of texts, and this model gives {with_article(task)}")

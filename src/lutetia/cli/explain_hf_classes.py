@@ -94,6 +94,7 @@ def _told(model: Any, found: Any, request: hf_shared.HfRequest) -> dict[str, Any
         "kind": "transformers",
         "model": model.config.model_type,
         **hf_shared.rule_told(request),
+        **hf_shared.runs_told(request, found),
         "classes": found.names,
         "scores": found.logits.tolist(),
         "prediction": found.prediction,

@@ -78,7 +78,14 @@ def explain(
         str | None,
         typer.Option(
             "--baseline",
-            help="With --rule integrated, what replaces tokens: mean (the default), zero, pad, mask, unk, or # and a number.",
+            help="What replaces tokens: pad, mask, unk, or # and a number. With --rule integrated also mean (the default), zero; "
+            "with --rule shapley also none, which leaves words out.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--samples", help="With --hf and --rule shapley, the number of orders of words that are drawn; 25 by default."
         ),
     ] = None,
     data: Annotated[
@@ -109,7 +116,7 @@ def explain(
         from lutetia.cli.hf_shared import HfRequest
 
         chosen = (rule or DEFAULT_RULE_OF_HF, target, against, answer, chat, check)
-        request = HfRequest(*chosen, html, png, steps, baseline, texts, column, other, pairs)
+        request = HfRequest(*chosen, html, png, steps, baseline, texts, column, other, pairs, samples)
         for option, value in (("--row", row), ("--output", output), ("--unknown", unknown), ("--data", data)):
             if value is not None:
                 raise UsageError(f"{option} is not for models of transformers")
@@ -122,6 +129,7 @@ def explain(
             ("--check", check),
             ("--steps", steps),
             ("--baseline", baseline),
+            ("--samples", samples),
             ("--texts", texts),
             ("--column", column),
             ("--with", other),

@@ -19,7 +19,8 @@ MOST_COLUMNS = 64  # tokens of a table on a page
 STEPS = 50  # of integrated gradients, where no number is given
 SPECIAL = ("pad", "mask", "unk", "bos", "eos", "sep", "cls")  # tokens that a tokenizer may have
 BASELINES = {"mean": "the mean embedding of the vocabulary", "zero": "an embedding of zeros"}
-RULES_OF_HF = (*PRESETS, "gradient", "integrated")
+SAMPLES = 25  # orders of words that Shapley values draw, where no number is given
+RULES_OF_HF = (*PRESETS, "gradient", "integrated", "shapley")
 
 
 class Shown(NamedTuple):
@@ -87,11 +88,12 @@ class HfRequest(NamedTuple):
     html: Path | None
     png: Path | None
     steps: int | None = None  # of integrated gradients
-    baseline: str | None = None  # of integrated gradients; the mean where None
+    baseline: str | None = None  # of integrated gradients, the mean where None; of Shapley values
     texts: Path | None = None  # a file of texts, each of which is explained
     column: str | None = None  # of that file
     other: str | None = None  # a text that INPUT is compared with
     pairs: bool = False  # whether pairs of their tokens are wanted
+    samples: int | None = None  # of Shapley values
 
 
 def prompt_of(text: str, is_chat: bool, tokenizer: Any) -> Any:
@@ -103,16 +105,21 @@ def prompt_of(text: str, is_chat: bool, tokenizer: Any) -> Any:
 
 def rules_of(request: HfRequest, reader: Any) -> Any:
     """The rules that were asked for, or the word for gradients. `reader`: a tokenizer, which knows special tokens by name."""
-    from lutetia.integrations.transformers import IntegratedGradients
+    from lutetia.integrations.transformers import IntegratedGradients, ShapleyValues
 
-    if request.rule != "integrated":
-        return PRESETS[request.rule]() if request.rule in PRESETS else request.rule
-    return IntegratedGradients(request.steps or STEPS, baseline=_baseline(request.baseline or "mean", reader))
+    if request.rule == "shapley":
+        given = None if request.baseline is None else _baseline(request.baseline, reader, ("none",))
+        return ShapleyValues(request.samples or SAMPLES, given)
+    if request.rule == "integrated":
+        return IntegratedGradients(
+            request.steps or STEPS, baseline=_baseline(request.baseline or "mean", reader, ("mean", "zero"))
+        )
+    return PRESETS[request.rule]() if request.rule in PRESETS else request.rule
 
 
-def _baseline(given: str, tokenizer: Any) -> str | int:
-    """A baseline as it was typed: mean, zero, the name of a special token, or # and the number of a token."""
-    if given in ("mean", "zero"):
+def _baseline(given: str, tokenizer: Any, words: tuple[str, ...]) -> str | int:
+    """A baseline as it was typed: one of these words, the name of a special token, or # and the number of a token."""
+    if given in words:
         return given
     if given.startswith("#") and given[1:].isdecimal() and len(given) <= 10:
         number = int(given[1:])
@@ -121,14 +128,17 @@ def _baseline(given: str, tokenizer: Any) -> str | int:
         return number
     names = [name for name in SPECIAL if getattr(tokenizer, f"{name}_token_id", None) is not None]
     if given not in names:
-        raise UsageError(
-            f"--baseline is {given!r}, expected {', '.join(['mean', 'zero', *names])}, or # and the number of a token"
-        )
+        raise UsageError(f"--baseline is {given!r}, expected {', '.join([*words, *names])}, or # and the number of a token")
     return getattr(tokenizer, f"{given}_token_id")
 
 
 def about(request: HfRequest, pixels: bool = False) -> str:
     """What a page says of the rule."""
+    if request.rule == "shapley":
+        return (
+            "Shapley values: what a word adds to the score, averaged over the orders in which words join the text. "
+            "Each token of a word shows an equal share."
+        )
     if request.rule != "integrated":
         return RULES[request.rule].about
     start = BASELINES.get(request.baseline or "mean", f"the token {request.baseline}")
@@ -140,9 +150,16 @@ def about(request: HfRequest, pixels: bool = False) -> str:
 
 def rule_told(request: HfRequest) -> dict[str, Any]:
     """The rule for `--json`, with what belongs to it."""
+    if request.rule == "shapley":
+        return {"rule": request.rule, "samples": request.samples or SAMPLES, "baseline": request.baseline}
     if request.rule != "integrated":
         return {"rule": request.rule}
     return {"rule": request.rule, "steps": request.steps or STEPS, "baseline": request.baseline or "mean"}
+
+
+def runs_told(request: HfRequest, found: Any) -> dict[str, Any]:
+    """What Shapley values cost, for `--json`."""
+    return {"runs": found.runs, "exact": found.exact} if request.rule == "shapley" else {}
 
 
 def left_out(model: Any, tokenizer: Any, found: Any, request: HfRequest) -> dict[str, Any] | None:
@@ -157,6 +174,9 @@ def apart(told: dict[str, Any]) -> str:
     elsewhere = f", {told['elsewhere']:.3g} to positions" if abs(told["elsewhere"]) > 1e-3 * abs(told["explained"]) else ""
     if told["rule"] == "integrated":
         return f"{told['absorbed']:.3g} of it at the baseline; the {told['steps']} steps miss {told['gap']:.3g}"
+    if told["rule"] == "shapley":
+        how = "exact" if told["exact"] else f"{told['samples']} orders drawn"
+        return f"{told['absorbed']:.3g} of it without any words; the model read {told['runs']:,} texts, {how}"
     if told["rule"] not in PRESETS:
         return f"of which gradients miss {told['absorbed']:.3g}"
     return f"{told['absorbed']:.3g} of it due to biases and other constants{elsewhere}"
@@ -194,5 +214,5 @@ def write_token_page(path: Path, title: str, shown: Shown, rows: dict[str, Tenso
 
 def told_of(model: Any, request: HfRequest, found: Any) -> dict[str, Any]:
     """How `--json` begins: the model, the rule, and the tokens of what was explained."""
-    named = {"kind": "transformers", "model": model.config.model_type, **rule_told(request)}
+    named = {"kind": "transformers", "model": model.config.model_type, **rule_told(request), **runs_told(request, found)}
     return {**named, "tokens": found.tokens, "pieces": found.pieces}

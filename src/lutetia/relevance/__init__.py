@@ -15,6 +15,7 @@ from lutetia.relevance.graph import (
     UnknownOperation,
     unknown,
 )
+from lutetia.relevance.methods.groups import shapley_values, takes_all
 from lutetia.relevance.names import checkpoint, watch
 from lutetia.relevance.plan import Plan, compile
 from lutetia.relevance.promise import Deadlock

@@ -47,6 +47,7 @@ from lutetia.integrations.transformers.models import (  # noqa: E402
     register_models,
 )
 from lutetia.integrations.transformers.paged import PagedCache  # noqa: E402
+from lutetia.integrations.transformers.shapley import ShapleyValues  # noqa: E402
 from lutetia.integrations.transformers.sharding import ShardedCache  # noqa: E402
 from lutetia.integrations.transformers.similarity import SimilarityExplanation, explain_similarity  # noqa: E402
 from lutetia.integrations.transformers.similarity import strongest_pairs as strongest_pairs  # noqa: E402
@@ -62,6 +63,7 @@ __all__ = [
     "LutetiaConfig",
     "LutetiaForCausalLM",
     "PagedCache",
+    "ShapleyValues",
     "ShardedCache",
     "SimilarityExplanation",
     "TextClass",

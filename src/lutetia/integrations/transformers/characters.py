@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -15,6 +16,10 @@ from lutetia.integrations.transformers.checks import check_tokenizer
 BROKEN = "\N{REPLACEMENT CHARACTER}"  # what most tokenizers write for a part of a character; some write nothing
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MOST = 16  # tokens put together: a character has four bytes at most, but a token may end one and begin the next
+# What two characters must be for a word to go on from one to the other: letters, digits, apostrophes, but for scripts that put no
+# space between words.
+_JOINS = re.compile(r"[\w'’]")
+_ALONE = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 class WholePieces(NamedTuple):
@@ -90,3 +95,9 @@ def special_places(tokenizer: Any, tokens: Sequence[int], sizes: Sequence[int] |
     sizes = [1] * len(tokens) if sizes is None else sizes
     firsts = [0, *accumulate(sizes)]
     return [place for place, size in enumerate(sizes) if size == 1 and tokens[firsts[place]] in special]
+
+
+def goes_on(text: str, at: int) -> bool:
+    """Whether a word goes on from the character before a place to the one at it."""
+    both = text[at - 1 : at], text[at : at + 1]
+    return all(_JOINS.match(each) and not _ALONE.match(each) for each in both)

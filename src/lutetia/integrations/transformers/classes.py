@@ -27,7 +27,9 @@ from lutetia.integrations.transformers.explaining import (
     layers_by_token,
     pieces_of,
     rival,
+    runs_of,
 )
+from lutetia.integrations.transformers.shapley import with_words
 from lutetia.relevance import pictures
 
 REGRESSION = "regression"  # a `problem_type` of transformers
@@ -52,6 +54,8 @@ class ClassExplanation(Drawn):
     pixels: Tensor | None = None  # [C, H, W], as the model sees the image
     gap: float = 0.0  # what the steps of integrated gradients miss
     is_number: bool = False  # whether scores are predicted numbers, which have no probability
+    runs: int = 0  # how many texts the model read for Shapley values
+    exact: bool = False  # whether these are exact
 
     @property
     def explained(self) -> float:
@@ -100,9 +104,9 @@ def explain_text_class(
     tokens = inputs["input_ids"]
     check_tokens(model, tokens)
     check_length(model, tokens.shape[1])
-    decided = Decided(model, target, against)
-    found = attribute_score(model, inputs, decided, rules, dims=2, layers=True)
-    ids, given = tokens[0].tolist(), found[tokens][0].float().cpu()
+    decided, ids = Decided(model, target, against), tokens[0].tolist()
+    found = attribute_score(model, inputs, decided, with_words(rules, tokenizer, ids, texts), dims=2, layers=True)
+    given = found[tokens][0].float().cpu()
     return _explanation(model, decided, found, given, (ids, pieces_of(tokenizer, ids), layers_by_token(found, len(ids)), None))
 
 
@@ -141,7 +145,7 @@ def _explanation(model: Any, decided: Decided, found: Any, given: Tensor, read: 
     which = (decided.names, logits, decided.this, decided.that, exclusive(model, len(logits)), prediction)
     shares = (given, float(found.report.absorbed), ended_elsewhere(found, given))
     tokens, pieces, layers, pixels = read
-    return ClassExplanation(*which, *shares, tokens, pieces, layers, pixels, gap_of(found), is_number(model))
+    return ClassExplanation(*which, *shares, tokens, pieces, layers, pixels, gap_of(found), is_number(model), *runs_of(found))
 
 
 class Decided:

@@ -32,9 +32,10 @@ from lutetia.integrations.transformers.gradients import (
     gradient_times_input,
     integrated_gradients,
 )
+from lutetia.integrations.transformers.shapley import SHAPLEY, ShapleyResult, ShapleyValues, Words, shapley_of_words, with_words
 from lutetia.relevance import pictures
 
-Rules = relevance.Rules | IntegratedGradients | str | None  # AttnLRP's by default; "gradient" is gradient × input
+Rules = relevance.Rules | IntegratedGradients | ShapleyValues | str | None  # AttnLRP's by default; "gradient" is gradient × input
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,6 +55,8 @@ class TokenExplanation(Drawn):
     elsewhere: float  # relevance of embeddings that are not of tokens: of positions, of kinds of text
     gap: float = 0.0  # what the steps of integrated gradients miss
     compared: Sequence[str] = ("", "")  # the texts of `target` and `against`
+    runs: int = 0  # how many texts the model read for Shapley values
+    exact: bool = False  # whether these are exact
 
     @property
     def explained(self) -> float:
@@ -82,8 +85,8 @@ def explain_next_token(
     `prompt` is a text, or messages for the tokenizer's chat template: `[{"role": "user", "content": "..."}]`. Tokens are numbers
     of the vocabulary, or text that is one token, with a space before it or without. In a long text blocks are recomputed while
     relevance passes through them, so that memory holds the activations of one block. `rules` are AttnLRP's by default;
-    "gradient" is gradient × input, for comparison, and "integrated", or `IntegratedGradients(steps, baseline="zero")`, integrated
-    gradients.
+    "gradient" is gradient × input, for comparison, "integrated", or `IntegratedGradients(steps, baseline="zero")`, integrated
+    gradients, and "shapley", or `ShapleyValues(samples)`, Shapley values of words.
     """
     check_writer(model)
     check_tokenizer(tokenizer)
@@ -94,6 +97,7 @@ def explain_next_token(
     inputs = {"input_ids": tokens, "use_cache": False}
     if model._supports_logits_to_keep():
         inputs["logits_to_keep"] = 1
+    rules = with_words(rules, tokenizer, tokens[0].tolist(), (prompt,) if isinstance(prompt, str) else ())
     return _explain_token(model, tokenizer, inputs, -1, (target, against), rules)
 
 
@@ -118,6 +122,7 @@ def explain_masked_token(
     if len(places) != 1:
         raise ArgumentError(f"the text has {len(places)} masks, expected one: write {mask} where a token is to be predicted")
     check_length(model, inputs["input_ids"].shape[1])
+    rules = with_words(rules, tokenizer, inputs["input_ids"][0].tolist(), (text,), stays=True)
     return _explain_token(model, tokenizer, inputs, places[0], (target, against), rules)
 
 
@@ -127,7 +132,7 @@ def _explain_token(
     inputs: dict[str, Any],
     place: int,
     wanted: tuple[int | str | None, int | str | None],
-    rules: Rules,
+    rules: Any,
 ) -> TokenExplanation:
     """The token at one position, the target against its rival, as they are wanted."""
     tokens = inputs["input_ids"]
@@ -146,9 +151,10 @@ def _explain_token(
             raise ArgumentError(f"target and against are both token {this}, expected two different ones")
         return scores[0, place, this] - scores[0, place, that]
 
+    ids = tokens[0].tolist()
     found = attribute_score(model, inputs, difference, rules, layers=True, heads=True)
     heads = [part.sum((0, 2)) for part in found.heads.values() if part.dim() == 3]
-    ids, given = tokens[0].tolist(), found[tokens][0].float().cpu()
+    given = found[tokens][0].float().cpu()
     return TokenExplanation(
         ids,
         pieces_of(tokenizer, ids),
@@ -163,6 +169,7 @@ def _explain_token(
         ended_elsewhere(found, given),
         gap_of(found),
         pieces_of(tokenizer, [this, that]),
+        *runs_of(found),
     )
 
 
@@ -186,16 +193,20 @@ def _attributed(
     def explained(output: Any) -> Tensor:
         return score(checked_logits(model, output, dims))
 
+    if rules == SHAPLEY or isinstance(rules, ShapleyValues):
+        fail("rules", rules, "other rules: Shapley values are of the words of one text, for a token or a class")
     if isinstance(rules, str):
-        check_choice("rules", rules, (GRADIENT, INTEGRATED))
+        check_choice("rules", rules, (GRADIENT, INTEGRATED, SHAPLEY))
         rules = IntegratedGradients() if rules == INTEGRATED else rules
-    elif rules is not None and not isinstance(rules, relevance.Rules | IntegratedGradients):
-        fail("rules", rules, "relevance.Rules, 'gradient', 'integrated', or IntegratedGradients")
+    elif rules is not None and not isinstance(rules, relevance.Rules | IntegratedGradients | Words):
+        fail("rules", rules, "relevance.Rules, 'gradient', 'integrated', 'shapley', IntegratedGradients, or ShapleyValues")
     try:
         if isinstance(rules, str):
             return gradient_times_input(model, inputs, explained)
         if isinstance(rules, IntegratedGradients):
             return integrated_gradients(model, inputs, explained, rules)
+        if isinstance(rules, Words):
+            return shapley_of_words(model, inputs, explained, rules)
         options["recompute"] = recompute(model, inputs)
         chosen = relevance.presets.attnlrp() if rules is None else rules
         if each:
@@ -228,6 +239,11 @@ def ended_elsewhere(found: Found, *shown: Tensor) -> float:
 def gap_of(found: Found) -> float:
     """What the steps of integrated gradients miss."""
     return found.report.gap if isinstance(found, GradientResult) else 0.0
+
+
+def runs_of(found: Found) -> tuple[int, bool]:
+    """How many texts were read for Shapley values, and whether these are exact."""
+    return (found.runs, found.exact) if isinstance(found, ShapleyResult) else (0, False)
 
 
 def layers_by_token(found: Found, count: int) -> Tensor:

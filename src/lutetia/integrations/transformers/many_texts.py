@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,21 +12,17 @@ from torch import Tensor
 
 from lutetia import relevance
 from lutetia.errors import ArgumentError, fail
-from lutetia.integrations.transformers.characters import whole_pieces
+from lutetia.integrations.transformers.characters import goes_on, whole_pieces
 from lutetia.integrations.transformers.checks import check_model, check_tokenizer, check_tokens, tokenized
 from lutetia.integrations.transformers.classes import Decided, chances_of, class_of, exclusive, is_number
 from lutetia.integrations.transformers.drawn import Drawn, texts_html
 from lutetia.integrations.transformers.explaining import Rules, attribute_score, positions_of
+from lutetia.integrations.transformers.shapley import with_words
 
 AT_ONCE = 32  # texts in one run of the model
 TOKENS = 2048  # in one run, padding included
 UNLIMITED = 10**9  # tokens: what tokenizers without a limit say is larger
 SHOWN = 10  # words of each class
-
-# What two characters must be for a word to go on from one to the other: letters, digits, apostrophes, but for scripts that put no
-# space between words.
-_JOINS = re.compile(r"[\w'’]")
-_ALONE = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 @dataclass(frozen=True)
@@ -243,6 +238,7 @@ def _explained(model: Any, tokenizer: Any, batch: list[_Read], decided: list[Dec
         def scores(logits: Tensor) -> Tensor:
             return torch.stack([each(logits[at : at + 1]) for at, each in enumerate(decided)])
 
+    rules = with_words(rules, tokenizer, batch[0].ids[0].tolist(), (batch[0].text,))
     result = attribute_score(model, inputs, scores, rules, dims=2)[inputs["input_ids"]].float().cpu()
     return [
         _text_class(model, tokenizer, each, mine, result[at, : each.ids.shape[1]])
@@ -282,16 +278,10 @@ def _words(text: str, places: Sequence[Sequence[int]], given: Tensor) -> tuple[l
         start, stop = start + len(plain) - len(plain.lstrip()), stop - (len(plain) - len(plain.rstrip()))
         if start >= stop:
             continue
-        if spans and (start < spans[-1][1] or (start == spans[-1][1] and _goes_on(text, start))):
+        if spans and (start < spans[-1][1] or (start == spans[-1][1] and goes_on(text, start))):
             spans[-1][1] = max(stop, spans[-1][1])
             shares[-1] += value
         else:
             spans.append([start, stop])
             shares.append(value)
     return [text[start:stop] for start, stop in spans], shares
-
-
-def _goes_on(text: str, at: int) -> bool:
-    """Whether a word goes on from the character before a place to the one at it."""
-    both = text[at - 1], text[at]
-    return all(_JOINS.match(each) and not _ALONE.match(each) for each in both)

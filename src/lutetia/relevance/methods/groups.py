@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from lutetia.errors import check_int, check_range
 from lutetia.relevance.methods.case import Model
 from lutetia.relevance.methods.grouped import Drawing, Grouped
+
+Scores = Callable[[Tensor], Tensor]  # of K choices of groups that are there, bool [K, groups]: scores [K, B], float64
 
 
 def shapley(
@@ -30,8 +33,7 @@ def shapley(
     seed = _seed(options)
     check_int("samples", samples, 1, 1_000_000)
     grouped = Grouped(model, inputs, target, options)
-    exact = grouped.count < 24 and 2**grouped.count <= max(samples * grouped.count, 2)
-    return grouped.result(_exact(grouped) if exact else _by_orders(grouped, samples, seed))
+    return grouped.result(shapley_values(grouped.scores, grouped.count, samples, seed, grouped.at_once))
 
 
 def _seed(options: Drawing) -> int:
@@ -41,11 +43,20 @@ def _seed(options: Drawing) -> int:
     return seed
 
 
-def _exact(grouped: Grouped) -> Tensor:
+def takes_all(count: int, samples: int) -> bool:
+    """Whether all subsets of so many groups take no more runs than the orders that would be drawn."""
+    return count < 24 and 2**count <= max(samples * count, 2)
+
+
+def shapley_values(scores: Scores, count: int, samples: int, seed: int, at_once: int) -> Tensor:
+    """Shapley values [groups, B] of so many groups, float64. `at_once`: how many choices of groups are asked for together."""
+    return _exact(scores, count) if takes_all(count, samples) else _by_orders(scores, count, samples, seed, at_once)
+
+
+def _exact(scores_of: Scores, count: int) -> Tensor:
     """Shapley values [groups, B] from all subsets."""
-    count = grouped.count
     subsets = torch.arange(2**count)
-    scores = grouped.scores(_members(subsets, count))
+    scores = scores_of(_members(subsets, count))
     values = []
     for group in range(count):
         without = subsets[(subsets >> group) & 1 == 0]
@@ -60,19 +71,19 @@ def _members(subsets: Tensor, count: int) -> Tensor:
     return (subsets.unsqueeze(-1) >> torch.arange(count)) & 1 == 1
 
 
-def _by_orders(grouped: Grouped, samples: int, seed: int) -> Tensor:
+def _by_orders(scores_of: Scores, count: int, samples: int, seed: int, at_once: int) -> Tensor:
     """Shapley values [groups, B] from orders that are drawn."""
-    count, generator = grouped.count, torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     orders: list[Tensor] = []
     while len(orders) < samples:
         order = torch.randperm(count, generator=generator)
         orders += [order, order.flip(0)]
     joined = torch.stack(orders[:samples])  # [samples, groups]: who comes when
-    nothing, whole = grouped.scores(torch.tensor([[False], [True]]).expand(2, count))
+    nothing, whole = scores_of(torch.tensor([[False], [True]]).expand(2, count))
     values = torch.zeros(count, len(whole), dtype=torch.float64, device=whole.device)
-    for some in joined.split(max(grouped.at_once // (count - 1), 1)):
+    for some in joined.split(max(at_once // (count - 1), 1)):
         places = some.argsort(1).unsqueeze(1)  # of each group
-        between = grouped.scores((places <= torch.arange(count - 1).unsqueeze(1)).flatten(0, 1))
+        between = scores_of((places <= torch.arange(count - 1).unsqueeze(1)).flatten(0, 1))
         ends = (each.expand(len(some), 1, -1) for each in (nothing, whole))
         scores = torch.cat([next(ends), between.reshape(len(some), count - 1, -1), next(ends)], 1)
         values.index_add_(0, some.flatten().to(whole.device), scores.diff(dim=1).flatten(0, 1) / samples)
