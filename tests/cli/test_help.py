@@ -90,6 +90,9 @@ def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: p
     monkeypatch.setattr(demo, "run", lambda out, console, json: {"out": str(out)})  # minutes: tests of its own do it
     monkeypatch.setattr(compare, "play_apart", lambda contest, fit, seconds: play(contest, fit))
     monkeypatch.setattr(compare, "contestants", partial(contestants, methods=PEER_METHODS[:2]))
+    answer = {"input": "flowers.csv row 0", "class": "setosa", "equal": True}
+    board = {"predictions": [answer], "equal": 1, "questions": 1, "board": "iCEBreaker", "answers_per_second": 1.0}
+    monkeypatch.setattr("lutetia.cli.board.ask", lambda request, show: {**board, "model": "out/build/board/model"})
     if name == "bench":
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert main(arguments) == 0, capsys.readouterr().err
@@ -103,7 +106,7 @@ def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: p
         named = shlex.split(last)[2:]
         assert named[0] in commands()
         typed = name != "train" and anywhere(named) in (anywhere(shlex.split(words)[1:]) for _, words in EXAMPLES)  # elsewhere
-        if name != "demo" and not typed:  # the folder of a demo is not there
+        if name not in ("demo", "board") and not typed:  # the folder of a demo is not there, nor that of a board
             assert main(named) == 0, capsys.readouterr().err
             if "--row" in arguments and "--row" in options_of(named[0]):
                 assert ("--row", arguments[arguments.index("--row") + 1]) in pairwise(named)

@@ -5,6 +5,7 @@ report.json       the same for machines
 tables.json       what each table is; tables.safetensors: its rows
 verilog/, vhdl/   modules, a self-checking test bench and its samples
 axi/              an AXI4-Stream wrapper of the Verilog, with --axi
+board/            the circuit on a board, with --board: see build_board
 circuit.bit       a bitstream, of --target ecp5 (circuit.bin of ice40), if nextpnr and the packer are installed
 flow.json         the steps of the build, for lutetia.flow
 manifest.json     checksums of all files
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,18 @@ from lutetia import flow
 from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
+from lutetia.cli.board_model import circuit_recipe
+from lutetia.cli.build_board import SIMULATED as ASKED
+from lutetia.cli.build_board import OnBoard, check_board, circuit_room, run_on_board
 from lutetia.cli.build_data import Measured, fit_settings, has_core, open_run_data
 from lutetia.cli.build_intervals import built_bounds, circuit_interval
 from lutetia.cli.build_page import page
 from lutetia.cli.build_readings import asked_readings, check_readings, input_ports, on_readings, output_port
-from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
+from lutetia.cli.build_screen import Screen, show_accuracy
 from lutetia.cli.build_tables import LUTS, Refit, kept_tables, measured, output_unit, without_unseen
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.one_target import one_output
-from lutetia.cli.values import C_TARGETS, PROGRAMS
+from lutetia.cli.values import BITSTREAMS, C_TARGETS, PROGRAMS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable, read_text
 from lutetia.models import MOST_READING_BITS as MOST_BITS
@@ -49,18 +53,24 @@ from lutetia.precompute import (
     PIPELINE,
     PROOF,
     SPEED_GRADES,
+    SYNTHESIS,
     TARGETS,
+    Board,
     Build,
     Graph,
     Hardware,
     LUTNetwork,
     Table,
+    circuit_questions,
+    circuit_replies,
     count_votes,
     encoder,
     fit_bits,
     lut_network,
+    random_input,
     run_steps,
     votes_wiring,
+    wrapped_circuit,
 )
 
 FORMAT = "lutetia.build/1"
@@ -101,6 +111,7 @@ class BuildRequest:
     drop_unseen: bool = False  # rows of tables that no training sample reads may hold anything
     readings: tuple[str, ...] = ()  # of columns of a Tabular, NAME=READING
     output: str | None = None  # of several targets, the one to build
+    board: str | None = None  # its name, or the file that describes it
 
     def load(self) -> Any:
         """The model to build."""
@@ -110,11 +121,14 @@ class BuildRequest:
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
+    board = check_board(request)
+    if board is not None:
+        request = replace(request, target=board.family)
     model: Model[Any] | None = None if request.target in C_TARGETS else request.load()
     if isinstance(model, Tabular) and has_core(model):
         from lutetia.cli.build_core import run_core_build
 
-        return run_core_build(model, request, show)
+        return run_core_build(model, request, board, show)
     if request.target in PROGRAMS:
         if request.axi:
             raise UsageError(f"--axi wraps a circuit, and --target is {request.target}, expected one of {', '.join(TARGETS)}")
@@ -125,8 +139,8 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     with flow.record() as recorded:
         model = _circuit_model(model, request.checkpoint)
         screen = Screen(show)
-        network, facts = screen.run("tables", lambda: _network(model, request))
-        samples = facts.pop("samples")
+        network, facts = screen.run("tables", lambda: _network(model, request, board))
+        samples, alone, recipe = (facts.pop(key) for key in ("samples", "alone", "recipe"))
         build = Build(
             network.graph,
             samples=samples,
@@ -145,7 +159,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             report = build.report
             contents = _files(build) | {"flow.json": recorded.to_json(), "report.json": json.dumps(report, indent=2) + "\n"}
             contents["summary.html"] = page(report)
-            contents |= {f"axi/{name}": text for name, text in wrapper.items()}
+            contents |= {f"axi/{name}": text for name, text in wrapper.items()} | on_board
             later = [f"{language}/{name}" for language in build.hardware for name in LATER]
             try:
                 folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__, "later": later})
@@ -156,11 +170,16 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
         build.report |= _shape(build.graph)
         run_steps(build, MAKE, screen.around(build))
         build.report["identity"] = build.hardware["verilog"].manifest["identity"]
+        on_board: dict[str, Any] = {}
         wrapper = build.hardware["verilog"].axi() if request.axi else {}
         build.report["axi"] = next((f"axi/{name}" for name in wrapper if name.endswith("_axis.v")), None)
         save()
+        if board is not None:
+            job = _on_board(board, build, alone, recipe)
+            on_board, build.report["board"] = run_on_board(job, build.report, screen, request.time_limit)
+            save()
         for step in CHECK:
-            if step is not PROOF or request.prove:
+            if not ((step is PROOF and not request.prove) or (step is SYNTHESIS and board is not None)):
                 try:
                     run_steps(build, [step], screen.around(build))
                 finally:
@@ -247,11 +266,19 @@ def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
         )
 
 
+def _on_board(board: Board, build: Build, alone: Model[Any], recipe: dict[str, Any]) -> OnBoard:
+    """The circuit of a build, with the first of its samples."""
+    x = random_input(build.graph, ASKED, seed=0) if build.samples is None else build.samples[:ASKED]
+    sides = circuit_questions(build.graph, x), circuit_replies(build.graph, build.graph(x))
+    return OnBoard(board, wrapped_circuit(build.hardware["verilog"]), alone, recipe, *sides)
+
+
 # ---- the integer model -----------------------------------------------------------------------------------------------
 
 
-def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
+def _network(model: Classifier, request: BuildRequest, board: Board | None) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model and its facts: how inputs are quantised, and its accuracy next to the model's."""
+    alone: Model[Any] = model
     check_readings(model, request.input_bits, request.readings)
     data = open_run_data(request.checkpoint, request.data, model)
     choice = None
@@ -269,13 +296,16 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
         asked = asked_readings(request.readings)
         refit = Refit(fit_settings(request.checkpoint), request.refit)
-        network, used = kept_tables(model, weight_bits, data, refit, request.n_tables, LUTS)
+        room = LUTS if board is None else circuit_room(board)
+        kept, used = kept_tables(model, weight_bits, data, refit, request.n_tables, room)
+        network, alone = kept.network, kept.alone
         if request.input_bits is not None or request.readings:
             network, readings = on_readings(model, network, data, request.input_bits, asked)
         is_exact = readings is None or not readings["changed"]
         interval = circuit_interval(network, built_bounds(network, data, weight_bits, used["used"], is_exact))
         source = "checkpoint"
         bits = network.bits
+        ends = (0.0, 0.0)
     else:
         if request.input_bits is not None and request.input_bits > MOST_INPUT_BITS:
             raise UsageError(
@@ -311,6 +341,8 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "is_log": isinstance(model, Tabular) and model.loss.is_log,
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
         "samples": network.quantise(data.x[:SIMULATED]) if isinstance(data, Measured) else None,
+        "alone": alone,
+        "recipe": circuit_recipe(request, bits, weight_bits, ends),
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,
     }
     return network, facts

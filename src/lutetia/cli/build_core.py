@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from lutetia._shared import folders
 from lutetia._version import __version__
+from lutetia.cli.board_model import core_recipe
+from lutetia.cli.build_board import FOLDER, OnBoard, board_lines, run_on_board
 from lutetia.cli.build_core_page import core_page
 from lutetia.cli.build_data import fit_settings, open_run_data
 from lutetia.cli.build_intervals import built_bounds, circuit_interval
@@ -29,7 +31,21 @@ from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError, DataError, MissingFeatureError
 from lutetia.models import Tabular
-from lutetia.precompute import DEVICES, HARDWARE_FOLDER, Core, IntegerClassifier, LUTNetwork, TimeLimitError, core_simulator
+from lutetia.precompute import (
+    CHIPS,
+    DEVICES,
+    HARDWARE_FOLDER,
+    Board,
+    Core,
+    IntegerClassifier,
+    LUTNetwork,
+    SignalCore,
+    TimeLimitError,
+    core_questions,
+    core_replies,
+    core_simulator,
+    wrapped_core,
+)
 
 if TYPE_CHECKING:
     from lutetia.cli.build import BuildRequest
@@ -47,12 +63,13 @@ NOT_PROVED = "not proved: what a core does cycle by cycle is simulated, and its 
 KINDS = {kind.name: kind for kind in (PATCHES, SIGNALS)}
 
 
-def run_core_build(model: Tabular, request: BuildRequest, show: bool) -> dict[str, Any]:
+def run_core_build(model: Tabular, request: BuildRequest, board: Board | None, show: bool) -> dict[str, Any]:
     """Write the folder of a `BuildRequest` that was checked, and return the report."""
     kind = PATCHES if model.patches is not None else SIGNALS
     _check(kind, model, request)
     screen = Screen(show)
-    network, report, samples = screen.run("tables", lambda: _network(kind, model, request))
+    network, report, samples = screen.run("tables", lambda: _network(kind, model, request, board))
+    alone = report.pop("alone")
     core = kind.emit(IntegerClassifier(network), request)
     report |= _facts(kind, core, report["device"])
     show_accuracy(report, screen)
@@ -62,9 +79,11 @@ def run_core_build(model: Tabular, request: BuildRequest, show: bool) -> dict[st
     wrapper = {f"axi/{name}": text for name, text in core.axi().items()} if request.axi else {}
     report["axi"] = next(iter(wrapper), None)
 
+    on_board: dict[str, Any] = {}
+
     def save() -> None:
         page = core_page(kind, report)
-        contents = {**texts, **wrapper, "report.json": json.dumps(report, indent=2) + "\n", "summary.html": page}
+        contents = {**texts, **wrapper, **on_board, "report.json": json.dumps(report, indent=2) + "\n", "summary.html": page}
         later = [f"{HARDWARE_FOLDER}/outputs.mem"]  # which a simulation in the folder leaves there
         try:
             folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__, "later": later})
@@ -72,12 +91,18 @@ def run_core_build(model: Tabular, request: BuildRequest, show: bool) -> dict[st
             raise DataError(f"{request.out} cannot be written: {error.strerror or error}") from error
 
     save()
+    if board is not None:
+        recipe = core_recipe(kind.name, request, report["weight_bits"])
+        job = OnBoard(board, wrapped_core(core), alone, recipe, *_questions(core, given))
+        on_board, report["board"] = run_on_board(job, report, screen, request.time_limit)
+        report["synthesis"]["left_out"] = f"see {FOLDER}: the core was made for the {board.title}"
+        save()
     checks: tuple[tuple[str, Callable[[], dict[str, Any]]], ...] = (
         ("read_back", lambda: _read_back(kind, core, given if samples is None else kind.some(core, samples, READ_BACK))),
         ("simulated", lambda: _simulate(kind, core, report, given, request)),
         ("synthesis", lambda: _synthesise(kind, core, report, request)),
     )
-    for name, check in checks:
+    for name, check in checks[: -1 if board is not None else None]:
         report[name] = screen.run(name.replace("_", " "), partial(_timed, check))
         screen.say(name.replace("_", " "), report[name]["left_out"] or f"{report[name]['seconds']:.1f} s")
         save()
@@ -110,10 +135,12 @@ def _check(kind: CoreKind, model: Tabular, request: BuildRequest) -> None:
 # ---- the integer model -----------------------------------------------------------------------------------------------
 
 
-def _network(kind: CoreKind, model: Tabular, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any], Any]:
+def _network(
+    kind: CoreKind, model: Tabular, request: BuildRequest, board: Board | None
+) -> tuple[LUTNetwork, dict[str, Any], Any]:
     """The integer model, its facts, and the samples that it was measured on, as a core takes them."""
     weight_bits, device = request.weight_bits or WEIGHT_BITS, device_of(request)
-    most = MOST_BLOCK_RAMS[device]
+    most = MOST_BLOCK_RAMS[device] if board is None else CHIPS[board.chip].block_rams
 
     def block_rams(network: LUTNetwork) -> int:
         return kind.program(IntegerClassifier(network), request).block_rams(device)
@@ -121,14 +148,17 @@ def _network(kind: CoreKind, model: Tabular, request: BuildRequest) -> tuple[LUT
     refit = Refit(fit_settings(request.checkpoint), request.refit)
     prepared = kind.prepare(model, open_run_data(request.checkpoint, request.data, model), request)
     room = Room(most, block_rams, "block_rams")
-    network, used = kept_tables(model, weight_bits, prepared.data, refit, request.n_tables, room)
+    kept, used = kept_tables(model, weight_bits, prepared.data, refit, request.n_tables, room)
+    network = kept.network
     if (needed := block_rams(network)) > most:
+        name = DEVICES[device].name if board is None else f"the {board.title}"
         raise ArgumentError(
             f"the core of {request.checkpoint} needs about {needed:,} block RAMs for {used['used']:,} of its tables, expected "
-            f"{most} at most, those of {DEVICES[device].name}: fewer --tables, {kind.smaller}, or --target c"
+            f"{most} at most, those of {name}: fewer --tables, {kind.smaller}, or --target c"
         )
     interval = circuit_interval(network, built_bounds(network, prepared.data, weight_bits, used["used"]))
     facts = {
+        "alone": kept.alone,
         "format": FORMAT,
         "lutetia": __version__,
         "checkpoint": str(request.checkpoint),
@@ -176,6 +206,12 @@ def _given(kind: CoreKind, core: Core, report: dict[str, Any], samples: Any) -> 
     each = kind.cycles_each(report)
     tool = core_simulator(MOST_SIMULATED * each > CYCLES["icarus"])
     return kind.some(core, samples, min(MOST_SIMULATED, max(FEWEST_SIMULATED, CYCLES[tool or "icarus"] // each)))
+
+
+def _questions(core: Core, given: Any) -> tuple[list[bytes], list[bytes]]:
+    """What the simulation is given, as a board is asked, and its answers; of recordings their windows."""
+    samples = core.cut(given) if isinstance(core, SignalCore) else given
+    return core_questions(core, samples), core_replies(core, core.answers(given))
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
@@ -232,12 +268,16 @@ def show_core_report(report: dict[str, Any], out: Path) -> None:
     if report.get("rounded_by"):
         say("pixels", f"measured on 8-bit pixels: values of the data were up to {report['rounded_by']:.2f} levels from these")
     say("delay", f"{report['latency']:,} cycles from the last {kind.sample} of {_an(kind.one)} to its answer")
-    say("speed", _speed_text(kind, report))
+    if not report.get("board"):
+        say("speed", _speed_text(kind, report))
     read, simulated, made = (report[name] for name in ("read_back", "simulated", "synthesis"))
     say("read back", read["left_out"] or f"{read[many]} {many} by the contents of the memories: equal to the integer model")
     say("simulated", simulated["left_out"] or f"{simulated[many]} {many} by {simulated['by']}: equal to the integer model")
     say("proof", report["proof"])
-    say(report["device"], made["left_out"] or cells_text(made))
+    for name, text in (
+        board_lines(report["board"], out) if report.get("board") else [(report["device"], made["left_out"] or cells_text(made))]
+    ):
+        say(name, text)
     if made.get("placed"):
         say("placed", made["placed"])
     say("verilog", str(out / HARDWARE_FOLDER / "core.v"))

@@ -44,14 +44,24 @@ def _prepare(model: Tabular, data: Measured | str, request: BuildRequest) -> Pre
     value was from its level, in levels."""
     if isinstance(data, str):
         return Prepared(data, None, {"rounded_by": 0.0})
-    assert model.patches is not None
-    x = data.x.double() / 255 if data.x.dtype == torch.uint8 else data.x.double()
-    levels = model.patches.levels(x.flatten(1).numpy()).reshape(len(x), -1)
+    x = as_doubles(data.x)
+    levels = image_levels(model, x)
     values = pixel_values(model)
     near = values[levels]
     far = float(np.abs(near - x.flatten(1).numpy()).max(initial=0.0) / (values[1] - values[0]))
     rounded = replace(data, x=torch.from_numpy(near.reshape(x.shape)))
     return Prepared(rounded, levels, {"rounded_by": 0.0 if far < 1e-3 else far})
+
+
+def as_doubles(x: torch.Tensor) -> torch.Tensor:
+    """Images as float64, bytes as 0 to 1."""
+    return x.double() / 255 if x.dtype == torch.uint8 else x.double()
+
+
+def image_levels(model: Tabular, x: torch.Tensor) -> Any:
+    """Images [n, ...] as levels from 0 to 255: int64 [n, pixels]."""
+    assert model.patches is not None
+    return model.patches.levels(as_doubles(x).flatten(1).numpy()).reshape(len(x), -1)
 
 
 def _some(core: Core, levels: Any, n: int) -> Any:

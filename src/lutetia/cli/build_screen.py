@@ -11,14 +11,14 @@ from typing import Any
 
 from lutetia._shared.losses import ERRORS, NOUNS
 from lutetia._shared.numbers import short_number
+from lutetia.cli.build_board import board_lines
 from lutetia.cli.build_intervals import circuit_text
 from lutetia.cli.build_readings import changed_text, readings_text
 from lutetia.cli.guard import stop_if_interrupted
 from lutetia.cli.show import console
-from lutetia.cli.values import PROGRAMS
+from lutetia.cli.values import BITSTREAMS, PROGRAMS
 from lutetia.precompute import Build, BuildStep
 
-BITSTREAMS = {"ice40": "circuit.bin", "ecp5": "circuit.bit"}  # the file, named as programmers of the device expect
 PROGRESS_WIDTH = 12  # of the name of a line
 
 
@@ -216,6 +216,8 @@ def show_report(report: dict[str, Any], out: Path) -> None:
                 "bitstream",
                 f"{out / BITSTREAMS[made['target']]}, {made['bitstream_bytes']:,} bytes, identity {report['identity']}",
             )
+    for name, text in board_lines(report["board"], out) if report.get("board") else ():
+        say(name, text)
     for name in ("simulation", "proof", "synthesis"):
         if left.get(name) and not is_told:
             say(name, left[name])

@@ -32,11 +32,13 @@ LUTS = Room(MOST_LUTS, lambda network: network.graph.cost().luts)
 
 
 class KeptTables(NamedTuple):
-    """The integer model of the first tables, whether their rows were fitted again, and the trial that decided it."""
+    """The integer model of the first tables, whether their rows were fitted again, the trial that decided it, and a model of
+    these tables alone."""
 
     network: LUTNetwork
     again: bool
     trial: RefitTrial | None
+    alone: Tabular
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class Refit:
 
 def kept_tables(
     model: Tabular, weight_bits: int, data: Measured | str, refit: Refit, wanted: int | None, room: Room
-) -> tuple[LUTNetwork, dict[str, Any]]:
-    """The integer model of the tables that a circuit holds, and its facts.
+) -> tuple[KeptTables, dict[str, Any]]:
+    """The tables that a circuit holds, and their facts.
 
     Their number is `wanted`, or by default as many as there is room for. Where some are left out, the rows of the others are
     fitted again if that helps: `cut` is the accuracy without that, `refit` the trial, `fewer` the accuracy of smaller circuits.
@@ -69,7 +71,7 @@ def kept_tables(
         used["refit"] = kept.trial.to_dict()
     if wanted is None:
         used["fewer"] = _fewer(model, count, weight_bits, data, refit, room)
-    return kept.network, used
+    return kept, used
 
 
 def tables_that_fit(model: Tabular, weight_bits: int, room: Room) -> int:
@@ -84,10 +86,11 @@ def tables_that_fit(model: Tabular, weight_bits: int, room: Room) -> int:
 
 def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, refit: Refit) -> KeptTables:
     """The integer model of the first tables, fitted again to the data of the run if that is available and helps."""
-    cut = KeptTables(model.network(weight_bits, n_tables), False, None)
+    is_whole = n_tables == model.config.n_tables
+    cut = KeptTables(model.network(weight_bits, n_tables), False, None, model if is_whole else model.first(n_tables))
     if isinstance(data, str) or data.fitted is None or refit.settings is None or refit.always is False:
         return cut
-    if n_tables == model.config.n_tables or model.config.core == "gates" or "texts" in model.metadata:
+    if is_whole or model.config.core == "gates" or "texts" in model.metadata:
         return cut  # words were weighed by the same rows, which would seem to be sure
     if model.adds_chances:
         return cut  # a fit adds scores
@@ -96,8 +99,9 @@ def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured
     if trial is not None and not trial.gains:
         return cut._replace(trial=trial)
     rounds = model.config.n_tables - n_tables
-    network = refit_tables(model, rows, n_tables, rounds, refit.settings).network(weight_bits)
-    return KeptTables(LUTNetwork(network.graph, model, network.encoder), True, trial)
+    alone = refit_tables(model, rows, n_tables, rounds, refit.settings)
+    network = alone.network(weight_bits)
+    return KeptTables(LUTNetwork(network.graph, model, network.encoder), True, trial, alone)
 
 
 def measured(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:

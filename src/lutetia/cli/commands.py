@@ -239,6 +239,15 @@ def build(
     ] = None,
     output: Output = None,
     axi: Annotated[bool, typer.Option("--axi", help="Also write an AXI4-Stream wrapper of the circuit.")] = False,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            "--board",
+            metavar="NAME|FILE.toml",
+            help=f"Put the circuit on a board, with a serial line: {', '.join(values.BOARDS)}; or a file that describes yours.",
+            autocompletion=values.complete_board,
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -255,7 +264,19 @@ def build(
 
     given = (checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
     request = BuildRequest(
-        *given, fmax, pins, speed_grade, n_tables, temperature, reuse, refit, axi, drop_unseen, tuple(reading or ()), output
+        *given,
+        fmax,
+        pins,
+        speed_grade,
+        n_tables,
+        temperature,
+        reuse,
+        refit,
+        axi,
+        drop_unseen,
+        tuple(reading or ()),
+        output,
+        board,
     )
     report = run_build(request, show=not as_json)
     if as_json:
@@ -269,6 +290,34 @@ def build(
             name_next("lutetia", "info", checkpoint)  # there is no data to evaluate it on
         else:
             name_evaluation(checkpoint, [measured.get("split", "test")])
+
+
+@app.command()
+def board(
+    build: Annotated[Path, typer.Argument(metavar="BUILD", help="The folder that lutetia build --board wrote.")],
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="INPUT...", help="Rows, files, images or recordings, as predict takes them.")
+    ] = None,
+    port: Annotated[str | None, typer.Option("--port", help="The serial port of the board, such as /dev/ttyUSB1.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Ask a board that holds a circuit, and compare its answers with the model.
+
+    For example:
+
+    lutetia board out/build flowers.csv --port /dev/ttyUSB1
+    """
+    from lutetia.cli.board import BoardRequest, ask, show_answers
+
+    told = ask(BoardRequest(build, given or [], port), show=not as_json)
+    if as_json:
+        print_json(told)
+    else:
+        show_answers(told)
+        name_next("lutetia", "explain", told["model"], *as_typed((given or [""])[0]))
+    if told["equal"] < told["questions"]:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -42,6 +42,7 @@ ORDER = (
     "info",
     "quantize",
     "build",
+    "board",
     "page",
     "flow",
     "bench",

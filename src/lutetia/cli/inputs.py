@@ -16,7 +16,7 @@ from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.naming import feature_names
 from lutetia.cli.show import one_line
 from lutetia.cli.values import UNKNOWN
-from lutetia.cli.windows import read_windows
+from lutetia.cli.windows import read_windows, window_names
 from lutetia.errors import DataError, nearest
 from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular, data_columns, load, text_columns, text_inputs
@@ -283,8 +283,7 @@ def _windows(model: Classifier, given: str) -> NamedInputs:
     if exists(path := Path(given)):
         _check_file(path, KINDS)
     rows, columns = read_windows(model, path)
-    names = [f"{path} rows {first} to {last}" for first, last in zip(columns["first row"], columns["last row"], strict=True)]
-    return NamedInputs(torch.from_numpy(rows.inputs), names, columns)
+    return NamedInputs(torch.from_numpy(rows.inputs), window_names(path, columns), columns)
 
 
 def _cells(model: Classifier, path: Path) -> tuple[np.ndarray, dict[str, Sequence[Any]]]:

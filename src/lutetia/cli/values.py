@@ -13,6 +13,9 @@ RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynam
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
 C_TARGETS = ("c", "arduino")
 PROGRAMS = (*C_TARGETS, "verilog")  # targets of `build` that no synthesiser is needed for
+BITSTREAMS = {"ice40": "circuit.bin", "ecp5": "circuit.bit"}  # the file, named as programmers of the device expect
+# Of `build --board`, as in precompute/boards/boards.toml, which completion has no time to read.
+BOARDS = ("icebreaker", "icestick", "hx8k", "icesugar", "ulx3s-12f", "ulx3s-25f", "ulx3s-45f", "ulx3s-85f")
 SPLITS = ("train", "valid", "test")
 TASKS = ("classification", "regression", "ranking")
 UNKNOWN = ("error", "missing")  # what categories are that a model has not seen
@@ -33,6 +36,11 @@ def complete_rule(incomplete: str) -> list[str]:
 def complete_hardware(incomplete: str) -> list[str]:
     """Targets of `build`."""
     return starting_with(incomplete, (*TARGETS, *PROGRAMS))
+
+
+def complete_board(incomplete: str) -> list[str]:
+    """Boards of `build`."""
+    return starting_with(incomplete, BOARDS)
 
 
 def complete_split(incomplete: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from lutetia.cli.show import console, one_line
 from lutetia.errors import DataError
 from lutetia.models import Classifier, SignalWindows, signal_windows
-from lutetia.training import class_numbers, find_target, read_table_file, window_labels, window_places, window_rows
+from lutetia.training import class_numbers, find_target, read_table_file, recordings, window_labels, window_places, window_rows
 
 if TYPE_CHECKING:  # a config loads what fits
     from lutetia.training import TableConfig, TableFile, WindowRows, WindowsRead
@@ -74,6 +74,21 @@ def read_windows(model: Classifier, path: Path) -> tuple[WindowRows, dict[str, S
     windows, file = _opened(model, path)
     rows = window_rows(file, windows, model.metadata.get("missing", []))
     return rows, window_places(file, rows, windows)
+
+
+def recorded_windows(model: Classifier, path: Path) -> tuple[list[str], list[Array]]:
+    """The windows of a recording, each called by its rows, and their samples, int64 [samples, signals] each."""
+    windows, file = _opened(model, path)
+    missing = model.metadata.get("missing", [])
+    rows = window_rows(file, windows, missing)
+    samples = np.concatenate(recordings(file, windows, missing))
+    names = window_names(path, window_places(file, rows, windows))
+    return names, [samples[start : start + windows.length] for start in rows.starts.tolist()]
+
+
+def window_names(path: Path, places: Mapping[str, Sequence[Any]]) -> list[str]:
+    """What windows are called, by their first and last rows."""
+    return [f"{path} rows {first} to {last}" for first, last in zip(places["first row"], places["last row"], strict=True)]
 
 
 def labelled_windows(model: Classifier, path: Path, label: str | int | None) -> tuple[Array, Array, int]:

@@ -11,6 +11,22 @@ from lutetia._shared.doors import lazy_door
 
 if TYPE_CHECKING:
     from lutetia.models import Votes
+    from lutetia.precompute.boards.make import BoardBuild, TooLargeError, build_board
+    from lutetia.precompute.boards.payloads import (
+        circuit_answers,
+        circuit_questions,
+        circuit_replies,
+        core_answers,
+        core_questions,
+        core_replies,
+    )
+    from lutetia.precompute.boards.serial import OtherCircuitError, Talk, open_port
+    from lutetia.precompute.boards.serial import ask as ask_board
+    from lutetia.precompute.boards.serial import ports as serial_ports
+    from lutetia.precompute.boards.serial import who as who_answers
+    from lutetia.precompute.boards.simulate import simulate_board
+    from lutetia.precompute.boards.table import CHIPS, Board, board_names, read_board
+    from lutetia.precompute.boards.top import Wrapped, wrapped_circuit, wrapped_core
     from lutetia.precompute.front.claims import precomputable
     from lutetia.precompute.front.decompose import Unit, Units, decompose
     from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, encoder
@@ -18,6 +34,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.handmade import table_graph
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
+    from lutetia.precompute.front.samples import random_input
     from lutetia.precompute.front.split import split_convolution
     from lutetia.precompute.front.trace import trace
     from lutetia.precompute.front.translate import argmax_node
@@ -156,6 +173,12 @@ __all__ = [
 _touch, __dir__ = lazy_door(
     __name__,
     {
+        "boards.make": "BoardBuild TooLargeError build_board",
+        "boards.payloads": "circuit_answers circuit_questions circuit_replies core_answers core_questions core_replies",
+        "boards.serial": "OtherCircuitError Talk open_port ask_board=ask serial_ports=ports who_answers=who",
+        "boards.simulate": "simulate_board",
+        "boards.table": "CHIPS Board board_names read_board",
+        "boards.top": "Wrapped wrapped_circuit wrapped_core",
         "front.claims": "precomputable",
         "front.decompose": "Unit Units decompose",
         "front.encoder": "BitsChoice CodeEncoder Encoder encoder",
@@ -163,6 +186,7 @@ _touch, __dir__ = lazy_door(
         "front.handmade": "table_graph",
         "front.lutnet": "LUTNetwork fit_bits lut_network",
         "front.quantise": "Quantise SparseLinear quantise quantise_weights",
+        "front.samples": "random_input",
         "front.split": "split_convolution",
         "front.trace": "trace",
         "front.translate": "argmax_node",

@@ -61,16 +61,16 @@ class PatchCore(Core):
 
     def answers(self, x: object) -> torch.Tensor:
         """What the model says of images: int64 [n]."""
-        return self.model(pixel_inputs(self.model, self._pixels(x).reshape(-1, self.model.model.n_columns)))
+        return self.model(pixel_inputs(self.model, self.pixels(x).reshape(-1, self.model.model.n_columns)))
 
     def interpret(self, x: object) -> torch.Tensor:
         """The same by the contents of the memories, read in Python as the Verilog reads them."""
-        pixels = self._pixels(x)
+        pixels = self.pixels(x)
         return torch.from_numpy(interpret(self.program, pixels)) if len(pixels) else torch.zeros(0, dtype=torch.int64)
 
     def testbench(self, x: object, *, axi: bool = False) -> dict[str, str]:
         """The files of a bench that feeds images and compares the answers, with `axi` through the wrapper."""
-        pixels, size = self._pixels(x), self.program.sizes
+        pixels, size = self.pixels(x), self.program.sizes
         bits = padded(self.out_bits) if axi else self.out_bits
         told = {
             "TOP": WRAPPED if axi else BARE, "COUNT": len(pixels), "PIXELS": size["PIXELS"], "PIXEL_BITS": 8 * size["CHANNELS"],
@@ -83,7 +83,7 @@ class PatchCore(Core):
             "answers.mem": self._answer_words(x, bits),
         }
 
-    def _pixels(self, images: object) -> Array:
+    def pixels(self, images: object) -> Array:
         """Images as whole numbers [n, channels, places]."""
         n_pixels, shape = self.model.model.n_columns, self.model.model.patches.shape
         expected = f"whole numbers from 0 to {LEVELS - 1}, {n_pixels} of each image: pixels have 8 bits"

@@ -70,8 +70,7 @@ class SignalCore(Core):
 
     def interpret(self, x: object) -> torch.Tensor:
         """The same by the contents of the memories, read in Python as the Verilog reads them."""
-        length = self.windows.length
-        cut = [samples[start : start + length].T for samples in self._recordings(x) for start in self._starts(samples)]
+        cut = [samples.T for samples in self.cut(x)]
         return torch.from_numpy(interpret(self.program, np.stack(cut))) if cut else torch.zeros(0, dtype=torch.int64)
 
     def testbench(self, x: object, *, axi: bool = False) -> dict[str, str]:
@@ -94,6 +93,11 @@ class SignalCore(Core):
             "samples.mem": hex_words(marked),
             "answers.mem": self._answer_words(x, bits),
         }
+
+    def cut(self, x: object) -> list[Array]:
+        """The windows of recordings, int64 [samples, signals] each, in the order of their answers."""
+        length = self.windows.length
+        return [samples[start : start + length] for samples in self._recordings(x) for start in self._starts(samples)]
 
     def _starts(self, samples: Array) -> Array:
         """Where the windows of a recording begin."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lutetia.errors import ArgumentError, check_range, fail
-from lutetia.precompute.tools.find import HOW, find_tool, run_program, run_yosys
+from lutetia.precompute.tools.find import HOW, find_tool, require_program, run_program, run_yosys
 
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
@@ -100,10 +100,14 @@ class PlaceOptions:
 def place_and_route(hardware: Hardware, target: str, folder: Path, wanted: PlaceOptions) -> Placement:
     """Place and route the hardware, whose files and netlist are in the folder."""
     device = DEVICES[target]
-    program = find_tool(device.nextpnr)
-    if program is None:
+    if find_tool(device.nextpnr) is None:
         return Placement(None, f"not placed: {_absent(device.nextpnr)}")
-    note = _write_netlist(hardware, target, folder)
+    return place_on(device, folder, wanted, hardware.identity, _write_netlist(hardware, target, folder))
+
+
+def place_on(device: Device, folder: Path, wanted: PlaceOptions, identity: int, note: str = "") -> Placement:
+    """Place and route placed.json in the folder on a device, and pack its bitstream."""
+    program = require_program(device.nextpnr, "place and route")
     options = [*device.options, "--json", "placed.json", "--seed", "1", "--report", "report.json", device.placed, "placed.txt"]
     if wanted.pins is not None:
         (folder / "pins.txt").write_text(wanted.pins)
@@ -116,7 +120,7 @@ def place_and_route(hardware: Hardware, target: str, folder: Path, wanted: Place
         package = device.options[device.options.index("--package") + 1]
         return Placement(None, f"{fault}; pins are those of {device.name} in a {package}" if wanted.pins else fault)
     note += _unmatched(said)
-    bitstream = _pack(hardware, device, folder)
+    bitstream = _pack(device, folder, identity)
     note += "" if bitstream else f", no bitstream ({_absent(device.packer)})"
     return Placement(*_clock(device, folder, note), bitstream)
 
@@ -194,12 +198,12 @@ def _write_netlist(hardware: Hardware, target: str, folder: Path) -> str:
     return note
 
 
-def _pack(hardware: Hardware, device: Device, folder: Path) -> bytes | None:
+def _pack(device: Device, folder: Path, identity: int) -> bytes | None:
     """The bitstream; None without the packer."""
     packer = find_tool(device.packer)
     if packer is None:
         return None
-    usercode = ["--compress", "--usercode", str(hardware.identity)] if device.packer == "ecppack" else []
+    usercode = ["--compress", "--usercode", str(identity)] if device.packer == "ecppack" else []
     run_program([*packer, *usercode, "placed.txt", "circuit.bit"], folder)
     return (folder / "circuit.bit").read_bytes()
 
