@@ -1,4 +1,4 @@
-"""The sub-commands that use a trained model, `compare`, which fits many, and `import`, which brings one along."""
+"""The sub-commands that use a trained model, on a board too, `compare`, which fits many, and `import`, which brings one along."""
 
 from __future__ import annotations
 
@@ -47,6 +47,34 @@ def predict(
         output = ("--output", result["targets"][0]["target"]) if "targets" in result else ()
         name_next("lutetia", "explain", checkpoint, *output, *as_typed(first, None, unknown))
     if result["skipped"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def board(
+    build: Annotated[Path, typer.Argument(metavar="BUILD", help="The folder that lutetia build --board wrote.")],
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="INPUT...", help="Rows, files, images or recordings, as predict takes them.")
+    ] = None,
+    port: Annotated[str | None, typer.Option("--port", help="The serial port of the board, such as /dev/ttyUSB1.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Ask a board that holds a circuit, and compare its answers with the model.
+
+    For example:
+
+    lutetia board out/build flowers.csv --port /dev/ttyUSB1
+    """
+    from lutetia.cli.board import BoardRequest, ask, show_answers
+
+    told = ask(BoardRequest(build, given or [], port), show=not as_json)
+    if as_json:
+        print_json(told)
+    else:
+        show_answers(told)
+        name_next("lutetia", "explain", told["model"], *as_typed((given or [""])[0]))
+    if told["equal"] < told["questions"]:
         raise typer.Exit(1)
 
 

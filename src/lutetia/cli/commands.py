@@ -293,34 +293,6 @@ def build(
 
 
 @app.command()
-def board(
-    build: Annotated[Path, typer.Argument(metavar="BUILD", help="The folder that lutetia build --board wrote.")],
-    given: Annotated[
-        list[str] | None, typer.Argument(metavar="INPUT...", help="Rows, files, images or recordings, as predict takes them.")
-    ] = None,
-    port: Annotated[str | None, typer.Option("--port", help="The serial port of the board, such as /dev/ttyUSB1.")] = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Ask a board that holds a circuit, and compare its answers with the model.
-
-    For example:
-
-    lutetia board out/build flowers.csv --port /dev/ttyUSB1
-    """
-    from lutetia.cli.board import BoardRequest, ask, show_answers
-
-    told = ask(BoardRequest(build, given or [], port), show=not as_json)
-    if as_json:
-        print_json(told)
-    else:
-        show_answers(told)
-        name_next("lutetia", "explain", told["model"], *as_typed((given or [""])[0]))
-    if told["equal"] < told["questions"]:
-        raise typer.Exit(1)
-
-
-@app.command()
 def page(
     checkpoint: Checkpoint,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="The page; model.html by default.")] = None,
