@@ -108,6 +108,17 @@ def test_what_cannot_be_a_limit(given: Any, message: str) -> None:
         LUTRegressor(n_tables=2, interaction_cst=[["age"]]).fit(x.to_numpy(), y)
 
 
+def test_of_several_targets_each_has_its_curves() -> None:
+    x, y = frame()
+    model = LUTRegressor(20, random_state=0).fit(x, np.stack([y, -y], 1))
+    with pytest.raises(ValueError, match="curves is for one target"):
+        model.curves(x)
+    one, other = (model.one_target(name).curves(x) for name in model.target_names_)
+    assert {curve.name for curve in one.curves} == set(x.columns)
+    np.testing.assert_allclose(one.average, y.mean(), atol=2)
+    np.testing.assert_allclose(other.average, -y.mean(), atol=2)
+
+
 # ---- lutetia train ---------------------------------------------------------------------------------------------------
 
 

@@ -112,15 +112,15 @@ def _of_table_run(checkpoint: Path, data: Path | None, opened: Callable[[TableCo
     return f"its data cannot be opened: {found}" if isinstance(found, str) else found
 
 
-def training_rows(checkpoint: Path, data: Path | None, model: Model[Any]) -> Tensor:
-    """The rows that a model of columns was trained on, as it takes them: x [n, columns]."""
+def training_rows(checkpoint: Path, data: Path | None, model: Model[Any], use: str = "--rule shapley compares with") -> Tensor:
+    """The rows that a model of columns was trained on, as it takes them: x [n, columns]; `use` says what for."""
     if not isinstance(model, Tabular) or len(model.config.input_shape) != 1:
-        raise UsageError("--rule shapley compares a row with others of its table, and this is no model of a table of data")
+        raise UsageError(f"{use} rows of a table, and this is no model of a table of data")
     opened = open_run_data(checkpoint, data, model)
     if isinstance(opened, str) or opened.train is None:
         why = opened if isinstance(opened, str) else "it has none"
         raise DataError(
-            f"--rule shapley compares with the rows that {checkpoint} was trained on: {why}; --data names their "
+            f"{use} the rows that {checkpoint} was trained on: {why}; --data names their "
             + ("folder" if _has_run(checkpoint) else "file")
         )
     return opened.train[0].double()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -88,10 +88,14 @@ def explain(
             "--samples", help="With --hf and --rule shapley, the number of orders of words that are drawn; 25 by default."
         ),
     ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Show what each column of a table does in all rows, without an INPUT.")
+    ] = False,
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", help="With --rule shapley, the folder of the run's data, if it has moved; a file, of imported trees."
+            "--data",
+            help="With --rule shapley or --curves, the folder of the run's data, if it has moved; a file, of imported trees.",
         ),
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the explanation.")] = None,
@@ -106,7 +110,13 @@ def explain(
     lutetia explain runs/digits digit.png --html why.html
 
     lutetia explain runs/flowers flowers.csv --row 1 --target versicolor
+
+    lutetia explain runs/flowers --curves --html curves.html
     """
+    if curves:
+        given_with = {"INPUT": given, "--rule": rule, "--target": target, "--row": row, "--unknown": unknown, "--hf": hf or None}
+        _all_curves(checkpoint, given_with, (html, png, data, output), as_json)
+        return
     from lutetia.cli.explain import ExplainRequest
     from lutetia.cli.explain import explain as run_explain
     from lutetia.report import DEFAULT_RULE
@@ -157,6 +167,24 @@ def explain(
             name_next("lutetia", "page", checkpoint, *(() if output is None else ("--output", output)))
         else:
             name_next("lutetia", "flow", checkpoint, *as_typed(given, row, unknown))
+
+
+def _all_curves(
+    checkpoint: Path, others: dict[str, Any], asked: tuple[Path | None, Path | None, Path | None, str | None], as_json: bool
+) -> None:
+    """The curves of a model, which go with none of the other options."""
+    from lutetia.cli.explain_curves import CurvesRequest, explain_curves
+
+    for name, value in others.items():
+        if value is not None:
+            raise UsageError(f"{name} is not for --curves, which shows what columns do in all rows")
+    told = explain_curves(checkpoint, CurvesRequest(*asked), show=not as_json)
+    if as_json:
+        print_json(told)
+    elif asked[0] is None:
+        name_next("lutetia", "explain", checkpoint, "--curves", "--html", "curves.html")
+    else:
+        name_next("lutetia", "page", checkpoint)
 
 
 @app.command("evaluate-explanations")

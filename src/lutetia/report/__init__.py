@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lutetia.report.bars import reasons as reason_bars
     from lutetia.report.circuits import circuit, waveform
     from lutetia.report.comparisons import Comparison, Questions
+    from lutetia.report.curve_pictures import write_curves
+    from lutetia.report.curves import Curves, find_curves
     from lutetia.report.machines import machine
     from lutetia.report.marked import MarkedText, by_data_column, column_lines, column_names, marked_texts
     from lutetia.report.pages import html, write
@@ -64,6 +66,7 @@ __all__ = [
     "Check",
     "Circuit",
     "Curve",
+    "Curves",
     "Decision",
     "Decisions",
     "Detector",
@@ -81,12 +84,14 @@ __all__ = [
     "circuit",
     "decide",
     "decisions",
+    "find_curves",
     "html",
     "machine",
     "reading",
     "strip",
     "waveform",
     "write",
+    "write_curves",
 ]
 
 __getattr__, __dir__ = lazy_door(
@@ -97,6 +102,8 @@ __getattr__, __dir__ = lazy_door(
         "bars": "reason_bars=reasons",
         "circuits": "circuit waveform",
         "comparisons": "Comparison Questions",
+        "curve_pictures": "write_curves",
+        "curves": "Curves find_curves",
         "machines": "machine",
         "marked": "MarkedText by_data_column column_lines column_names marked_texts",
         "pages": "html write",

@@ -25,7 +25,7 @@ def chart(curves: Sequence[Curve], unit: str, log: bool, title: str) -> Html:
     if not xs:
         return Html("")
     log = log and min(ys) > 0
-    x_ticks, y_ticks = _ticks(min(xs), max(xs)), _log_ticks(min(ys), max(ys)) if log else _ticks(min(ys), max(ys))
+    x_ticks, y_ticks = ticks(min(xs), max(xs)), _log_ticks(min(ys), max(ys)) if log else ticks(min(ys), max(ys))
     x_low, x_high = min(xs), max(max(xs), min(xs) + 1e-9)
     y_low, y_high = min(*ys, *y_ticks), max(*ys, *y_ticks)
 
@@ -80,7 +80,7 @@ def _points(curve: Curve) -> list[tuple[float, float]]:
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Four to seven round numbers between two."""
     span = high - low
     if not span:
@@ -96,7 +96,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     factors = (1, 2, 5) if len(decades) <= 3 else (1,)
     every = [factor * 10.0**decade for decade in decades for factor in factors]
     inside = [tick for tick in every if low <= tick <= high]
-    return inside if len(inside) >= 3 else _ticks(low, high)
+    return inside if len(inside) >= 3 else ticks(low, high)
 
 
 # ---- the circuit -----------------------------------------------------------------------------------------------------

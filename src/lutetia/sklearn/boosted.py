@@ -18,6 +18,7 @@ from lutetia.errors import check_choice
 from lutetia.models import Tabular, best_class, text_columns
 from lutetia.sklearn.base import Array, TabularEstimator, probabilities
 from lutetia.sklearn.checks import check_params, interactions, monotone_columns
+from lutetia.sklearn.curves import WithCurves
 from lutetia.sklearn.several import KINDS, SeveralClasses, SeveralNumbers
 from lutetia.training import (
     Boosted,
@@ -56,7 +57,7 @@ TABLES_OF_FEW = 250  # at most, where early_stopping="auto" finds too few sample
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class BoostedEstimator(TabularEstimator):
+class BoostedEstimator(WithCurves, TabularEstimator):
     """What classifier and regressor have in common: how their tables are fitted."""
 
     monotonic_cst: Any

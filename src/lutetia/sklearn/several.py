@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from lutetia.errors import ArgumentError
 from lutetia.models import Targets, chances
 from lutetia.sklearn.base import TabularEstimator
 from lutetia.training import Boosted, Each, TabularRows, fit_targets, one_target, target_bounds
+
+if TYPE_CHECKING:
+    from lutetia.report import Curves
 
 Array = np.ndarray[Any, Any]
 KINDS = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": bool, "U": None, "O": object}  # of classes in a folder
@@ -115,6 +118,10 @@ class SeveralTargets:
             return self.one_target(output).explain(X, **options)
         self._one_model("explain")
         return super().explain(X, **options)  # type: ignore[misc]
+
+    def curves(self, X: Any) -> Curves:
+        self._one_model("curves")
+        return super().curves(X)  # type: ignore[misc,no-any-return]
 
     def to_circuit(self, *given: Any, **options: Any) -> Any:
         self._one_model("to_circuit")
