@@ -121,7 +121,7 @@ class SeveralTargets:
 
     def curves(self, X: Any) -> Curves:
         self._one_model("curves")
-        return super().curves(X)  # type: ignore[misc,no-any-return]
+        return super().curves(X)  # type: ignore[misc]
 
     def to_circuit(self, *given: Any, **options: Any) -> Any:
         self._one_model("to_circuit")
