@@ -240,6 +240,51 @@ def test_grad_cam_as_captum_has_it() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
+class Steps(nn.Module):
+    """A residual net with pools, an in-place function, and a function that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.pool, self.next = nn.Conv2d(2, 4, 3, padding=1), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.bend, self.rectify, self.out = nn.BatchNorm2d(4), nn.Softplus(), nn.ReLU(inplace=True), nn.Linear(36, 3)
+        self.norm.running_mean.normal_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bend(self.pool(self.first(x)))
+        x = x + self.rectify(self.norm(self.next(x)))
+        return self.out(self.bend(x).flatten(1).sigmoid())
+
+
+def test_deeplift_as_captum_has_it() -> None:
+    """A pool beside a function is left out: there captum's contributions do not add up."""
+    captum = optional_module("captum.attr")
+    torch.manual_seed(1)
+    begin = nn.Conv2d(2, 4, 3, padding=1), nn.ELU(), nn.Conv2d(4, 4, 3, padding=1), nn.MaxPool2d(2), nn.Conv2d(4, 6, 2)
+    parts = *begin, nn.ReLU(), nn.Flatten(), nn.Linear(24, 8), nn.Tanh(), nn.Linear(8, 3)
+    model, x, blank = nn.Sequential(*parts).double(), torch.randn(5, 2, 6, 6).double(), torch.randn(5, 2, 6, 6).double()
+    theirs = captum.DeepLift(model).attribute(x.clone().requires_grad_(), blank, target=1)
+    torch.testing.assert_close(methods.deeplift(model, x, 1, baseline=blank), theirs.detach())
+
+
+def test_deeplift_adds_up() -> None:
+    model, x, blank = Steps().double().eval(), torch.randn(5, 2, 6, 6).double(), torch.randn(2, 6, 6).double()
+    found = methods.deeplift(model, x, 1, baseline=blank)
+    torch.testing.assert_close(found.sum((1, 2, 3)), (model(x) - model(blank[None]))[:, 1].detach())
+    torch.testing.assert_close(
+        methods.deeplift(model, x, 1, baseline=x + 1e-7) / -1e-7, methods.gradient(model, x, 1) / x, rtol=1e-3, atol=1e-5
+    )
+    assert not methods.deeplift(model, x, 1, baseline=x).any()
+
+
+def test_deeplift_of_two_functions() -> None:
+    a, b = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 3.0]])
+    found = methods.deeplift(
+        lambda a, b: a.exp() - 2 * torch.relu(b), (a, b), torch.ones(1, 2), baseline=(0.0, torch.tensor([-1.0, 1.0]))
+    )
+    torch.testing.assert_close(found, (a.exp() - 1, -2 * (b - torch.tensor([0.0, 1.0]))))
+
+
 def test_they_are_methods_to_evaluate() -> None:
     model, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), torch.randn(6, 4)
     rules = {
@@ -275,6 +320,11 @@ def test_what_is_refused() -> None:
         (lambda: methods.expected(model, (A, B), background=(A, B[:2])), "background is .*expected as many rows"),
         (lambda: methods.ablation(line, x, lambda y: y.sum()), "the target function returned is .*one row for each of the 2"),
         (lambda: methods.ablation(line, x, "scores"), "target names the output 'scores'"),
+        (
+            lambda: methods.deeplift(lambda y: y.softmax(1), x, 0, baseline=x.flip(1)),
+            "the contributions of row . miss .*for every model",
+        ),
+        (lambda: methods.deeplift(line, x.long(), 0), "x is .*floating-point"),
         (lambda: methods.grad_cam(lambda y: y, x), "model is .*expected an nn.Module"),
         (lambda: methods.grad_cam(line, x), r"x is .*expected a floating-point tensor \[B, C, ...\]"),
         (lambda: methods.grad_cam(nn.Conv1d(2, 2, 1), torch.randn(1, 2, 3), layer="conv"), "layer is 'conv', which is no module"),

@@ -140,6 +140,11 @@ def is_known(name: str) -> bool:
     return name in _OPS
 
 
+def op_named(name: str) -> Op | None:
+    """The op of nodes of this name, if one is registered."""
+    return _OPS.get(name.rpartition("::")[2])
+
+
 def wants_output(name: str) -> bool:
     """Whether the output of a function is to be kept: its nodes have no rule, or one that reads it."""
     return not is_known(name) or _OPS[name.rpartition("::")[2]].wants_output

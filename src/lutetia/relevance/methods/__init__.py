@@ -9,9 +9,22 @@ floating-point tensor of weights shaped like the output, the name of an output, 
 number, or several to add up, for each row.
 """
 
+from lutetia.relevance.methods.deeplift import deeplift
 from lutetia.relevance.methods.grad_cam import grad_cam
 from lutetia.relevance.methods.groups import kernel_shap, lime, shapley
 from lutetia.relevance.methods.removing import ablation, occlusion
 from lutetia.relevance.methods.slopes import expected, gradient, integrated, smooth
 
-__all__ = ["ablation", "expected", "grad_cam", "gradient", "integrated", "kernel_shap", "lime", "occlusion", "shapley", "smooth"]
+__all__ = [
+    "ablation",
+    "deeplift",
+    "expected",
+    "grad_cam",
+    "gradient",
+    "integrated",
+    "kernel_shap",
+    "lime",
+    "occlusion",
+    "shapley",
+    "smooth",
+]

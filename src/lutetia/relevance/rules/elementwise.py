@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, register
+from lutetia.relevance.registry import Args, Given, Op, op_named, register
 from lutetia.relevance.rules.common import backward, fit
 
 
@@ -95,6 +95,11 @@ class Pick(Op):
         given = backward(node, R)
         given = given if isinstance(given, tuple) else (given,)
         return [fit(node, at, g) if at in node.walked else None for at, g in enumerate(given)]
+
+
+def is_elementwise(name: str) -> bool:
+    """Whether the node of this name is a function of one number, applied to each."""
+    return isinstance(op_named(name), Activation)
 
 
 def _from_self(**functions: Callable[[Tensor], Tensor]) -> None:
