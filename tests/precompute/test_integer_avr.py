@@ -41,6 +41,7 @@ def models() -> dict[str, Any]:
         **{kind: integer_model(model) for kind, model in classifiers().items()},
         "half bytes": integer_model(classifiers()["stacked"], weight_bits=4),
         "intervals": integer_model(regression(spread_90=40.0)),
+        "half bytes of a number": integer_model(regression(error_90=12.5), weight_bits=4),
         "wide": integer_model(regression(error_90=12.5), weight_bits=16),
         "language": integer_model(languages()[1]),
         **{f"windows of {bits} bits": tiny(own) for bits, own in windows.items()},

@@ -13,6 +13,7 @@ import torch
 from whole import PROMPTS, classifiers, language, languages, numbers, regression
 
 from lutetia.cli import main
+from lutetia.models import Tabular
 from lutetia.precompute import integer_model
 from lutetia.precompute.integer.bare import MACHINES, measured
 from lutetia.precompute.integer.c import c_files, c_memory
@@ -144,6 +145,23 @@ def test_no_multiplication_no_heap_no_floats(kind: str) -> None:
 def test_numbers_of_four_bits_take_half_a_byte() -> None:
     one = {bits: c_memory(integer_model(KINDS["tabular"], weight_bits=bits))["flash_table_bytes"] for bits in (4, 8)}
     assert one[8] - one[4] == 9 * 8 * 4 // 2 + 4  # tables, rows, classes; and four offsets of one byte less
+
+
+def test_of_two_classes_one_is_stored(tmp_path: Path) -> None:
+    model = Tabular(input_shape=(3,), n_classes=2, n_tables=9, n_anchors=3, n_encoded=3, n_edges=20, seed=0).eval()
+    other = KINDS["tabular"]
+    model.encoding.load_state_dict(other.encoding.state_dict())
+    rows = torch.randn(9, 8, 2, generator=torch.Generator().manual_seed(0))
+    rows[..., 0] = 0
+    model.set_tables(other.tables.anchors, rows)
+    for bits, row_bytes in ((8, 9 * 8), (4, 9 * 4)):
+        whole = integer_model(model, weight_bits=bits)
+        assert c_memory(whole)["flash_table_bytes"] == 9 * 3 * 2 + row_bytes + 2 * (bits // 4)  # comparisons, rows, two sums
+        (tmp_path / str(bits)).mkdir()
+        program = compiled(whole, tmp_path / str(bits))
+        x = numbers(3, 8, 300)
+        lines = "".join(" ".join(map(str, sample)) + "\n" for sample in x.tolist())
+        assert [int(line) for line in run(program, given=lines.encode()).stdout.split()] == whole(x).tolist()
 
 
 def test_memory_is_what_the_compiler_finds(tmp_path: Path) -> None:

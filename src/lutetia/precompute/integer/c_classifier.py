@@ -321,18 +321,19 @@ def _rows(number: int, stage: TableStage, out: str) -> tuple[_Rows, dict[str, Ar
         arrays = {f"VOTES{number}": packed, f"TABLE{number}": starts, f"TARGET{number}": np.concatenate(stage.targets)}
         vote = f"VOTES{number}[{_table(number, starts)}][index >> 3] >> (index & 7) & 1"
         return _Rows("", f"        y[TARGET{number}[u]] = ({out})(y[TARGET{number}[u]] + ({vote}));\n"), arrays
-    if 2 * reached >= n * n_outputs and all(len(set(each.tolist())) == len(each) for each in stage.targets):
-        full = [_spread(contents, targets, n_outputs) for contents, targets in zip(stage.contents, stage.targets, strict=True)]
-        keys, starts = _shared(full)
-        rows = np.stack(keys) if keys else np.zeros((1, 1, n_outputs), np.int64)
-        if widest < 16:
-            return _half_bytes(number, rows, starts, out)
-        arrays = {f"ROWS{number}": rows, f"TABLE{number}": starts}
-        add = f"""        const LUTETIA_FLASH {type_of(rows)} *row = ROWS{number}[{_table(number, starts)}][index];
-        for (o = 0; o < {n_outputs}; o++)
-            y[o] = ({out})(y[o] + row[o]);
-"""
-        return _Rows("", add), arrays
+    first = min((int(targets.min(initial=n_outputs)) for targets in stage.targets), default=0)
+    span = (
+        max((int(targets.max(initial=0)) for targets in stage.targets), default=0) + 1 - first
+    )  # of two classes only one is added to
+    if 2 * reached >= n * span and all(len(set(each.tolist())) == len(each) for each in stage.targets):
+        pairs = zip(stage.contents, stage.targets, strict=True)
+        keys, starts = _shared([_spread(contents, targets - first, span) for contents, targets in pairs])
+        rows = np.stack(keys) if keys else np.zeros((1, 2, span), np.int64)
+        return (
+            _one_number(number, rows[:, :, 0], starts, f"y[{first}]", out)
+            if span == 1
+            else (_whole_rows(number, rows, starts, f"y[o + {first}]" if first else "y[o]", out))
+        )
     keys, starts = _shared([np.ascontiguousarray(contents.T) for contents in stage.contents])
     offsets = np.cumsum([0, *(each.size for each in keys)])
     arrays = {
@@ -349,16 +350,26 @@ def _rows(number: int, stage: TableStage, out: str) -> tuple[_Rows, dict[str, Ar
     return _Rows(f"    const LUTETIA_FLASH {type_of(arrays[f'TARGETS{number}'])} *target = TARGETS{number};\n", body), arrays
 
 
-def _half_bytes(number: int, rows: Array, starts: Array, out: str) -> tuple[_Rows, dict[str, Array]]:
-    """Whole rows of numbers of four bits, two to a byte, the first in the lower half: rows [n_tables, 2**k, n_outputs]."""
-    n_outputs = rows.shape[2]
-    even = np.concatenate([rows, np.zeros((*rows.shape[:2], n_outputs % 2), dtype=np.int64)], 2)
-    arrays = {f"ROWS{number}": even[:, :, ::2] | even[:, :, 1::2] << 4, f"TABLE{number}": starts}
-    body = f"""        const LUTETIA_FLASH uint8_t *row = ROWS{number}[{_table(number, starts)}][index];
-        for (o = 0; o < {n_outputs}; o++)
-            y[o] = ({out})(y[o] + (row[o >> 1] >> (o & 1 ? 4 : 0) & 15));
+def _whole_rows(number: int, rows: Array, starts: Array, sum_of: str, out: str) -> tuple[_Rows, dict[str, Array]]:
+    """Rows of several numbers [n_tables, 2**k, n], those of four bits two to a byte, the first in the lower half."""
+    n, value = rows.shape[2], "row[o]"
+    if rows.max(initial=0) < 16:
+        even = np.concatenate([rows, np.zeros((*rows.shape[:2], n % 2), dtype=np.int64)], 2)
+        rows, value = even[:, :, ::2] | even[:, :, 1::2] << 4, "(row[o >> 1] >> (o & 1 ? 4 : 0) & 15)"
+    body = f"""        const LUTETIA_FLASH {type_of(rows)} *row = ROWS{number}[{_table(number, starts)}][index];
+        for (o = 0; o < {n}; o++)
+            {sum_of} = ({out})({sum_of} + {value});
 """
-    return _Rows("", body), arrays
+    return _Rows("", body), {f"ROWS{number}": rows, f"TABLE{number}": starts}
+
+
+def _one_number(number: int, rows: Array, starts: Array, sum_of: str, out: str) -> tuple[_Rows, dict[str, Array]]:
+    """Rows of one number [n_tables, 2**k], the same."""
+    table = f"ROWS{number}[{_table(number, starts)}]"
+    value = f"{table}[index]"
+    if rows.max(initial=0) < 16 and rows.shape[1] > 1:
+        rows, value = rows[:, ::2] | rows[:, 1::2] << 4, f"({table}[index >> 1] >> (index & 1 ? 4 : 0) & 15)"
+    return _Rows("", f"        {sum_of} = ({out})({sum_of} + {value});\n"), {f"ROWS{number}": rows, f"TABLE{number}": starts}
 
 
 def _table(number: int, starts: Array) -> str:
