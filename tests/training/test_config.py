@@ -174,8 +174,8 @@ def test_the_five_examples_are_there() -> None:
         ({"kind": ["classifier"]}, "a.toml: model.kind is ['classifier']"),
         (
             {"kind": "lut"},
-            "a.toml: model.kind is 'lut', expected one of 'classifier', 'dense_classifier', 'votes', 'gates', 'tabular', 'targets', "
-            "'transformer', 'dense_transformer': "
+            "a.toml: model.kind is 'lut', expected one of 'classifier', 'dense_classifier', 'votes', 'gates', 'tabular', "
+            "'targets', 'transformer', 'dense_transformer': "
             "this is a kind of layer, for [[model.layers]]",
         ),
     ],

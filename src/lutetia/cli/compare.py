@@ -59,6 +59,10 @@ def compare(request: CompareRequest, show: bool) -> dict[str, Any]:
             f"compare is for one target, and {', '.join(each.name for each in opened)} are {len(opened)}: --target NAME"
         )
     table = opened[0]
+    if table.forecast is not None:
+        raise UsageError(
+            "compare does not forecast: data.ahead is for train, which prints the errors of the last value and the season"
+        )
     if show:
         show_types(config, folder, opened, guessed=request.target is None and is_table(request.path))
     contest = make_contest(config, table, request.folds)

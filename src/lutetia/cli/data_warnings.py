@@ -24,7 +24,7 @@ SHOWN = 3  # columns in a message
 
 def data_warnings(config: TableConfig, table: LearningTable, data: Data) -> list[str]:
     """Sentences about what may be wrong with a table of data; none about images and windows."""
-    if len(table.input_shape) > 1 or table.windows is not None or table.x.size > MOST_COMPARED:
+    if len(table.input_shape) > 1 or table.windows is not None or table.forecast is not None or table.x.size > MOST_COMPARED:
         return []
     told = (_copies_text(data), _totals_text(config, table), _telling_text(config, table))
     return [sentence for sentence in told if sentence]

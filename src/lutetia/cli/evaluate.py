@@ -15,6 +15,7 @@ from lutetia._shared.losses import ERRORS, NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.build_data import as_fitted, open_rows
 from lutetia.cli.class_lines import class_lines, write_class_page
+from lutetia.cli.forecasts import labelled_forecasts, naive_text
 from lutetia.cli.given_rows import given_rows, name_or_number
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import (
@@ -30,7 +31,7 @@ from lutetia.cli.train_table import held_out_text, told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.cli.windows import labelled_windows
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, Tabular, Targets, in_run, read_config, text_columns
+from lutetia.models import Classifier, LUTTransformer, Model, Tabular, Targets, forecast_of, in_run, read_config, text_columns
 from lutetia.training import (
     Config,
     Data,
@@ -53,6 +54,7 @@ from lutetia.training import (
     metrics_of,
     metrics_text,
     model_rows,
+    naive_errors,
     numeric_columns,
     open_data,
     query_numbers,
@@ -150,6 +152,8 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     changing = 0
     if request.data is not None and "windows" in model.metadata:
         x, y, changing = labelled_windows(model, request.data, name_or_number(request.label))
+    elif request.data is not None and "forecast" in model.metadata:
+        x, y = labelled_forecasts(model, request.data)
     elif request.data is not None:
         x, y, columns, skipped = given_rows(model, request.data, request.label, _skips(checkpoint))
     else:
@@ -176,6 +180,8 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     if model.loss.is_ranking and query is None:
         query = _query(model, columns, request.data)
     result = {"kind": model.kind, "split": split, "samples": len(y), **about, **measure_tabular(model, x, y, weight, query)}
+    if (forecast := forecast_of(model.metadata)) is not None and model.is_regression:
+        result["naive"] = naive_errors(forecast, x, y)
     names = column_titles(model)
     if names and len(names) <= MOST_SHUFFLED:
         result["columns"] = _columns(names, column_importance(model, x, y, weight, query=query))
@@ -346,7 +352,7 @@ def _show(result: dict[str, Any], of: str) -> None:
     screen = console()
     unit = "bytes" if "bytes" in result else "samples"
     told = told_measure(result) if result["kind"] == Tabular.kind else f"{metrics_text(result)}, loss {result['loss']:.4f}"
-    screen.print(f"{told}, {result[unit]:,} {unit} {of}", soft_wrap=True)
+    screen.print(f"{told}, {result[unit]:,} {unit} {of}{naive_text(result)}", soft_wrap=True)
     for line in class_lines(result) if "classes" in result else ():
         screen.print(line, soft_wrap=True, markup=False)
     if "columns" in result:

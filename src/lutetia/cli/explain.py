@@ -190,7 +190,7 @@ def _number(
         raise UsageError("--target is for classifiers: a regression has one number to explain")
     with torch.no_grad():
         score = model(x[None])[:, 0]
-    value = float(model.loss.numbers(score.numpy())[0])
+    value = float(model.numbers(x[None])[0])
     found = attribute_class(model, x, 0, request.rule, request.background)
     shown, marked = by_column(model, found.relevance, texts)
     title = model.title or "the prediction"
@@ -215,6 +215,9 @@ def _number(
         what += f", on average {short_number(found.absorbed or 0.0, 6)}: the difference is"
     else:
         what += " is" if model.loss.is_log else ","
+    if model.config.base is not None:
+        begun = column_titles(model)[model.config.base]
+        what = f"; what it is above {short_number(float(model.base(x[None])[0]), 6)}, {begun}, is"
     shared = f"{answer}{what} divided among the columns (rule {request.rule})"
     if request.html is not None:
         pieces = tag("p", shared), reason_bars(list(zip(lines, shown.tolist(), strict=True)), comparisons, marked)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia.cli.forecasts import read_forecast
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.naming import feature_names
 from lutetia.cli.show import one_line
@@ -105,10 +106,11 @@ def read_sample(model: Classifier, given: str, row: int | None) -> NamedInputs:
     has_rows = exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
         raise DataError(f"--row is {row}, but {given} has no rows: only .csv files and arrays of several samples do")
-    if not 0 <= (row or 0) < len(x):
-        what = "rows of values" if "windows" not in model.metadata else "windows, which --row counts"
-        raise DataError(f"--row is {row or 0}, expected 0 to {len(x) - 1}: {path} has {len(x):,} {what}")
-    at = slice(row or 0, (row or 0) + 1)
+    number = row if row is not None else len(x) - 1 if "forecast" in model.metadata else 0  # the last window tells the future
+    if not 0 <= number < len(x):
+        what = "windows, which --row counts" if {"windows", "forecast"} & model.metadata.keys() else "rows of values"
+        raise DataError(f"--row is {number}, expected 0 to {len(x) - 1}: {path} has {len(x):,} {what}")
+    at = slice(number, number + 1)
     return NamedInputs(x[at], names[at], None if columns is None else {name: each[at] for name, each in columns.items()}, typed)
 
 
@@ -250,6 +252,9 @@ def _read(model: Classifier, given: str) -> NamedInputs:
     shape, path = tuple(model.config.input_shape), Path(given)
     if "windows" in model.metadata:
         return _windows(model, given)
+    if isinstance(model, Tabular) and "forecast" in model.metadata:
+        made, names, told = read_forecast(model, path)
+        return NamedInputs(torch.from_numpy(made), names, told)
     titles = column_titles(model) if isinstance(model, Tabular) else []
     is_text = titles[1:] == [] and "texts" in model.metadata  # a column alone needs no comma, nor quotes
     if isinstance(model, Tabular) and titles and (is_text or "," in given) and not exists(path):

@@ -143,8 +143,9 @@ def _numbers(model: Tabular, request: PredictRequest, show: bool) -> dict[str, A
         for warning in warnings:
             print_warning(warning)
         if out != STDOUT:
-            screen, width = console(), row_width([each["input"] for each in listed])
-            for each in listed[:SHOWN]:
+            shown = listed[-SHOWN:] if "forecast" in model.metadata else listed[:SHOWN]  # the last tells the future
+            screen, width = console(), row_width([each["input"] for each in shown])
+            for each in shown:
                 told = one_line(f"{title} {with_unit(each['value'], unit)}")
                 if model.loss.quantile is not None:
                     told += f", the {100 * model.loss.quantile:g}% quantile"

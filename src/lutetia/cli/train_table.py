@@ -17,6 +17,7 @@ from lutetia._shared.losses import NOUNS
 from lutetia._shared.numbers import short_number
 from lutetia.cli.class_lines import class_lines
 from lutetia.cli.data_warnings import alike_texts, data_warnings, rows_text
+from lutetia.cli.forecasts import base_line, forecast_lines, naive_text
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
 from lutetia.cli.train_targets import asked_targets, only_target, target_lines, targets_text
@@ -31,6 +32,7 @@ from lutetia.training import (
     check_targets,
     duration_text,
     guess_config,
+    guess_forecast,
     guess_targets,
     guess_windows,
     held_out,
@@ -122,7 +124,10 @@ def read_table(
         del asked["has_loss"]
         names = asked_targets(target or asked.pop("targets"), file)
         asked.pop("targets", None)
-        if asked.pop("has_windows"):
+        has_windows, has_ahead = asked.pop("has_windows"), asked.pop("has_ahead")
+        if has_ahead:
+            config = guess_forecast(path, windows_file(path, file), only_target(names), task or implied, settings)
+        elif has_windows:
             config = guess_windows(path, windows_file(path, file), only_target(names), task or implied, settings)
         elif len(names) > 1 and file is not None:
             config = guess_targets(path, names, task or implied, file, **asked)
@@ -154,7 +159,8 @@ def _asked(settings: list[str]) -> dict[str, Any]:
     query = None if data.get("query") is None else str(data["query"])
     told = {"skip": skip, "day_first": order if isinstance(order, bool) else None, "query": query, "has_loss": has_loss}
     target = data.get("target")
-    return told | {"has_windows": "window" in data, "targets": target if isinstance(target, list) else []}
+    told |= {"has_windows": "window" in data, "has_ahead": "ahead" in data}
+    return told | {"targets": target if isinstance(target, list) else []}
 
 
 def _with(config: TableConfig, settings: list[str], name: str, guessed: bool) -> TableConfig:
@@ -184,7 +190,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     several targets."""
     table, data = opened
     types, screen = table.types, console()
-    unit = "row" if table.windows is None else "window"
+    unit = "row" if table.windows is None and table.forecast is None else "window"
     count = ", ".join(f"{rows_text(part, unit)} to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
     kind = kind if table.query is None else "ranking"
@@ -196,6 +202,9 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     screen.print(f"{several or kind + target}: {count}{held}", soft_wrap=True, markup=False)
     if table.windows is not None:
         show_windows(config, table.windows)
+    if table.forecast is not None:
+        for told in forecast_lines(table, bool(config.data.test)):
+            screen.print(told, soft_wrap=True, markup=False)
     if config.data.weight is not None:
         screen.print(f"rows count by {one_line(config.data.weight)}, in the fit and in what is measured", soft_wrap=True)
     width = max((len(one_line(name)) for name in [*(name for name, _ in types[:SHOWN]), *table.left_out]), default=0)
@@ -326,6 +335,8 @@ def show_table(summary: dict[str, Any]) -> None:
         screen.print(_patches_text(**summary["patches"]), soft_wrap=True)
     if "shapes" in summary:
         screen.print(shapes_text(**summary["shapes"]), soft_wrap=True)
+    if told := base_line(summary.get("base")):
+        screen.print(told, soft_wrap=True)
     for each in summary.get("texts", ()):
         screen.print(_words_text(each), soft_wrap=True, markup=False)
     if summary["tables"] < summary.get("most_tables", 0):
@@ -353,7 +364,7 @@ def show_table(summary: dict[str, Any]) -> None:
 
 def split_text(summary: dict[str, Any], split: str) -> str:
     """How good a model is on a split, on the rows to test beside an answer that is always the same."""
-    told = told_measure(summary[split])
+    told = told_measure(summary[split]) + naive_text(summary[split])
     if split == "test" and "its_share" in summary[split]:
         told += f" (always {one_line(summary[split]['most_frequent'])}: {summary[split]['its_share']:.2%})"
     return told

@@ -108,13 +108,16 @@ def labelled_windows(model: Classifier, path: Path, label: str | int | None) -> 
 def _opened(model: Classifier, path: Path) -> tuple[SignalWindows, TableFile]:
     windows = signal_windows(model.metadata)
     assert windows is not None
+    return windows, table_file(path, f"the model takes windows of {windows.length:,} rows of a file")
+
+
+def table_file(path: Path, why: str) -> TableFile:
+    """A file with a row for each sample in time."""
     try:
         is_there = path.exists()
     except (OSError, ValueError):  # text that cannot be a name
         is_there = False
     if not is_there or not path.name.lower().endswith(RECORDINGS):
         found = "is no .csv or .parquet file" if is_there else "does not exist"
-        raise DataError(
-            f"{str(path)[:80]} {found}, expected a recording: the model takes windows of {windows.length:,} rows of a file"
-        )
-    return windows, read_table_file(path)
+        raise DataError(f"{str(path)[:80]} {found}, expected a recording: {why}")
+    return read_table_file(path)

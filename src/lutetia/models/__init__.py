@@ -18,6 +18,8 @@ from lutetia.models.dates import part_of as date_part
 from lutetia.models.encoding import TOP as TOP_CODE
 from lutetia.models.encoding import Columns, Encoding, fit_encoding
 from lutetia.models.fields import sizes as check_sizes
+from lutetia.models.forecasts import LONGEST as LONGEST_FORECAST
+from lutetia.models.forecasts import Forecast, forecast_of
 from lutetia.models.gates import GateNetwork, Gates, area_of
 from lutetia.models.gates_config import GateNetworkConfig
 from lutetia.models.inputs import as_floats

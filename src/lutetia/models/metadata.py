@@ -20,6 +20,7 @@ texts        by the names of text columns, what is made of them: see `lutetia.mo
              and `features` names those, too
 windows      of a model of sensor signals, the windows that it takes: see `lutetia.models.windows`; `features` names what is made
              of them
+forecast     of a model that forecasts a series, what it sees and how far ahead it looks: see `lutetia.models.forecasts`
 error_90     of a regression: what the error of nine in ten rows that were not fitted stays within
 spread_90    the same as a multiple of the spread of a row, where the model has one
 targets      of a model of several targets, for each what is known of it alone: target, classes, target_unit, error_90, spread_90
@@ -44,6 +45,7 @@ from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import read_json
 from lutetia.models.dates import ORDERS
+from lutetia.models.forecasts import check_forecast
 from lutetia.models.texts import check_text_columns
 from lutetia.models.windows import check_signal_windows
 
@@ -78,6 +80,10 @@ def check_metadata(metadata: object, config: Any) -> dict[str, Any]:
     _check_categories(metadata, n_inputs, n_classes)
     _check_windows(metadata, config, n_inputs)
     _check_targets(metadata, config)
+    if "forecast" in metadata:
+        if not hasattr(config, "n_encoded") or len(config.input_shape) != 1 or "windows" in metadata:
+            fail("metadata.forecast", metadata["forecast"], "none, as the model is not one of columns")
+        check_forecast(metadata["forecast"], metadata.get("features", ()), n_inputs)
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
     except (TypeError, ValueError, RecursionError) as error:

@@ -118,9 +118,15 @@ class Tabular(Model[TabularConfig]):
 
     @torch.no_grad()
     def numbers(self, x: Tensor) -> Tensor:
-        """x [B, *input_shape] -> the predictions of a regression, float64 [B]: exp of its score where `loss.is_log`."""
+        """x [B, *input_shape] -> the predictions of a regression, float64 [B]: exp of its score where `loss.is_log`, and what its
+        score is added to where it has a base."""
         scores = [self(part)[:, 0] for part in x.split(AT_ONCE)]
-        return torch.from_numpy(self.loss.numbers(torch.cat(scores).cpu().numpy()))
+        return torch.from_numpy(self.loss.numbers(torch.cat(scores).cpu().numpy())) + self.base(x)
+
+    def base(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape] -> what scores are added to, float64 [B]: a column of a forecast, otherwise 0."""
+        column = self.config.base
+        return torch.zeros(len(x), dtype=torch.float64) if column is None else x[:, column].double().cpu()
 
     def spreads(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> how far off the number of each row may be, as a multiple of the mean error [B]; 1 where nothing
@@ -223,6 +229,12 @@ class Tabular(Model[TabularConfig]):
         """The integer model, whose circuit takes 8-bit codes; with `n_tables`, of the first tables only."""
         from lutetia.precompute import CodeEncoder, LUTNetwork, lut_network
 
+        if "forecast" in self.metadata:
+            fail(
+                "model",
+                self,
+                "no forecast: circuits, programs and pages do not make its inputs of samples; see `lutetia predict`",
+            )
         if n_tables is not None and n_tables != self.config.n_tables:
             return LUTNetwork(self.first(n_tables).network(weight_bits).graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
         if isinstance(self.core, Votes):

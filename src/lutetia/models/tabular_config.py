@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from lutetia._shared.losses import Loss
-from lutetia.errors import ArgumentError, check_choice, check_int, fail
+from lutetia.errors import ArgumentError, check_choice, check_int, check_range, fail
 from lutetia.lut import MAX_ANCHORS
 from lutetia.models.dates import PARTS
 from lutetia.models.fields import ModelConfig, check_number, sizes, whole_numbers
@@ -29,6 +29,7 @@ class TabularConfig(ModelConfig):
     score of the second of two classes, was fitted never to fall as the column rises (1), never to rise (-1), or either (0).
     A table compares `most_columns` columns of the data at most, 0 for any number, or only those of one of the `column_groups`.
     Of an image, `patch_counts` numbers of patterns that `patch_detectors` find, by `patch_pairs` comparisons, may be columns too.
+    A forecast is what the tables add up to and the number in the column `base`.
     A regression may have `spread_tables` more tables, of `spread_anchors` anchors, for how far off its numbers may be.
     `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that vote;
     `temperature` divides their counts. With `gate_windows` they see squares of an image of `gate_shape` (height, width).
@@ -58,6 +59,7 @@ class TabularConfig(ModelConfig):
     gate_hidden: tuple[int, ...] = ()
     gate_shape: tuple[int, ...] = ()
     gate_windows: int = 0
+    base: int | None = None
     temperature: float = 12.0
     seed: int | None = None
 
@@ -89,6 +91,10 @@ class TabularConfig(ModelConfig):
         check_int("spread_anchors", self.spread_anchors, 1, MAX_ANCHORS)
         if self.spread_tables and (self.core != "tables" or self.n_classes != 1):
             fail("spread_tables", self.spread_tables, "0: only a regression has a spread")
+        if self.base is not None:
+            check_range("base", self.base, 0, math.prod(self.input_shape) - 1)
+            if self.core != "tables" or self.n_classes != 1 or Loss(self.loss, self.quantile).is_log:
+                fail("base", self.base, "None: only numbers are learned as what is added to a column")
         check_number("temperature", self.temperature, 0.0, low_fits=False)
         if self.core == "gates" and (self.n_classes < 2 or not self.gate_codes):
             raise ArgumentError(

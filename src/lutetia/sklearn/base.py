@@ -420,7 +420,12 @@ def _state_of_run(model: Tabular | Targets) -> dict[str, Any] | None:
     if isinstance(model, Targets):
         return _several_state(model)
     config, known = model.config, model.metadata
-    if config.core != "tables" or "task" not in known or (not model.is_regression and "classes" not in known):
+    if (
+        "forecast" in known
+        or config.core != "tables"
+        or "task" not in known
+        or (not model.is_regression and "classes" not in known)
+    ):
         return None
     params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
     if model.is_regression and not model.loss.is_ranking:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lutetia.training.date_columns import dated as date_numbers
     from lutetia.training.evaluate import evaluation_sums
     from lutetia.training.fitting import fit
+    from lutetia.training.forecasts import forecast_labels, forecast_rows, naive_errors
     from lutetia.training.formats import check_expansion, check_file, read_idx
     from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
     from lutetia.training.images import ImageSettings, colours_first, images_in, is_damaged, labelled_images, read_pixels
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     from lutetia.training.texts import as_texts, describe_texts, looks_like_text, model_rows, read_texts, with_texts
     from lutetia.training.units import find_unit, without_unit
     from lutetia.training.window_example import HeldRows, held_rows
-    from lutetia.training.window_guess import guess_windows
+    from lutetia.training.window_guess import guess_forecast, guess_windows
     from lutetia.training.windows import (
         WindowRows,
         WindowsRead,
@@ -132,6 +133,7 @@ __getattr__, __dir__ = lazy_door(
         "date_columns": "DateColumn date_numbers=dated have_times",
         "evaluate": "evaluation_sums",
         "fitting": "fit",
+        "forecasts": "forecast_labels forecast_rows naive_errors",
         "formats": "check_expansion check_file read_idx",
         "images": "IMAGE_SUFFIXES=IMAGES ImageSettings colours_first images_in is_damaged labelled_images read_pixels",
         "importance": "column_importance word_importance",
@@ -150,7 +152,7 @@ __getattr__, __dir__ = lazy_door(
         "shard_files": "load_shards save_shards",
         "sharding": "shard_detectors",
         "window_example": "HeldRows held_rows",
-        "window_guess": "guess_windows",
+        "window_guess": "guess_forecast guess_windows",
         "windows": "WindowRows WindowsRead make_signal recordings window_labels window_places window_rows",
         "splits": "Split",
         "table_files": "LearningTable TABLE_KINDS=KINDS TableFile UNNAMED_COLUMN=UNNAMED"

@@ -28,7 +28,10 @@ def column_importance(
     if query is not None:  # query by query; the last may be cut
         rows = np.argsort(random.permutation(query.max() + 1)[query], kind="stable")[:MOST_ROWS]
         query = query[rows]
-    codes, target = model.encode(torch.from_numpy(x[rows])), torch.from_numpy(y[rows])
+    given = torch.from_numpy(x[rows])
+    codes, target = model.encode(given), torch.from_numpy(y[rows])
+    if model.config.base is not None:  # what tables are to add to it
+        target = target - model.base(given)
     held = None if weight is None or not weight[rows].sum() > 0 else weight[rows]
     source, before = model.encoding.source, _loss(model, codes, target, held, query)
     orders = [torch.from_numpy(random.permutation(len(rows))) for _ in range(TIMES)]

@@ -50,6 +50,7 @@ from lutetia.training.texts import check_texts, looks_like_text, read_texts, tex
 from lutetia.training.units import find_unit, without_unit
 
 if TYPE_CHECKING:
+    from lutetia.training.forecasts import ForecastRead
     from lutetia.training.windows import WindowsRead
 
 FEW_CLASSES = 5  # distinct whole numbers that are taken for classes where most rows have one of their own
@@ -101,12 +102,15 @@ class LearningTable:
     query: Array | None = None  # of a ranking: the number of the query of each row, int64 [n]
     texts: tuple[Grams, ...] = ()  # columns besides those of x
     windows: WindowsRead | None = None  # of signals, of which the rows of x are made
+    forecast: ForecastRead | None = None  # or what is known before a moment that is forecast
 
     @property
     def types(self) -> list[tuple[str, str]]:
         """Each column, and the type it was read as."""
         if self.windows is not None:
             return self.windows.types
+        if self.forecast is not None:
+            return self.forecast.types
         told = []
         for number, name in enumerate(self.features):
             count = len(self.categories.get(number, ()))

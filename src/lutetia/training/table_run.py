@@ -32,6 +32,7 @@ from lutetia.training.boosting import Boosting, Each
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_among
 from lutetia.training.folder import RunFolder
+from lutetia.training.forecasts import choose_base, forecast_table, naive_errors
 from lutetia.training.images import ImageSettings, guess_images, has_colours_last, labelled_images
 from lutetia.training.intervals import interval_bounds
 from lutetia.training.patches import N_COUNTS, PatchTrial, can_have_patches
@@ -95,6 +96,8 @@ class TableSettings:
     split_by: str | None = None  # the column of dates or numbers for "latest", without it the order of the file; or of groups
     weight: str | None = None  # the column that says how much rows count
     window: int | None = option(None, low=SHORTEST, high=LONGEST)  # of signals: rows that are one sample
+    ahead: int | None = option(None, low=1, high=LONGEST)  # rows from the last one of a window to the one to predict
+    season: int | None = option(None, low=1, high=LONGEST)  # rows after which a series repeats itself; 1 if it does not
     step: int | None = option(None, low=1)  # rows from the beginning of a window to that of the next; half a window by default
     series: str | None = None  # the column that names recordings
     signals: dict[str, int] = field(default_factory=dict)  # the columns of signals, and the decimal places of each
@@ -199,7 +202,12 @@ def open_table(
     file = _colours_first(file) if wanted.colour_last else file
     if isinstance(wanted.target, list):
         raise DataError(f"{path}: data.target lists {len(wanted.target)} columns, expected one: this is for one target")
-    table = window_table(file, wanted, shapes) if wanted.window else make_table(file, wanted.target, wanted.task, wanted.reading)
+    if wanted.ahead is not None:
+        table = forecast_table(file, wanted)
+    elif wanted.window:
+        table = window_table(file, wanted, shapes)
+    else:
+        table = make_table(file, wanted.target, wanted.task, wanted.reading)
     if classes and table.classes:
         table = dataclasses.replace(table, y=numbers_among(table.classes, classes, path)[table.y], classes=list(classes))
     names = Names(table.classes, table.features)
@@ -239,7 +247,11 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
     rows = learning_rows(samples)
-    model, fitted, trial = fit_rows(config, rows, table_shape(config, table), each)
+    shape, begun_with = table_shape(config, table), None
+    if table.forecast is not None and not config.boosting().number_loss.is_log:
+        base, begun_with = choose_base(rows, shape, config.boosting(), table.forecast.forecast)
+        shape = dataclasses.replace(shape, base=base)
+    model, fitted, trial = fit_rows(config, rows, shape, each)
     model.metadata = describe_texts(metadata_of(table, rows, config), model.metadata)
     texts = text_columns(model.metadata)
     summary: dict[str, Any] = {
@@ -255,6 +267,11 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         "balanced": config.fit.balanced,
         **_patches_told(model, trial),
         **({} if table.windows is None else {"windows": table.windows.told} | shapes_told(table.windows, tried)),
+        **(
+            {}
+            if table.forecast is None
+            else {"forecast": table.forecast.told, "base": None if begun_with is None else dataclasses.asdict(begun_with)}
+        ),
         **({"texts": _texts_told(texts, table.classes)} if texts else {}),
         **({} if table.classes else {"fit_loss": config.boosting().loss, "quantile": config.fit.quantile}),
         "monotone": config.fit.monotone,
@@ -270,6 +287,8 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         assert isinstance(part, Samples)
         summary[name] = measure(model, model_rows(part, texts), part.y, part.weight, part.query)
         summary[name] |= {} if part.weight is None else {"weighted_by": config.data.weight}
+        if table.forecast is not None and not table.classes:
+            summary[name]["naive"] = naive_errors(table.forecast.forecast, part.x, part.y)
         if table.classes:
             counts = np.bincount(part.y, part.weight, len(table.classes))
             summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / counts.sum())}
@@ -281,6 +300,8 @@ def held_out(config: TableConfig, table: LearningTable) -> dict[str, Any]:
     """How rows to test were parted from those to fit, and by which column."""
     if table.windows is not None:
         return dict(zip(("held_out", "held_out_by"), table.windows.held, strict=True))
+    if table.forecast is not None:
+        return {"held_out": "latest", "held_out_by": None}
     return {"held_out": config.data.split, "held_out_by": config.data.split_by}
 
 
@@ -308,6 +329,8 @@ def metadata_of(table: LearningTable, rows: TabularRows, config: TableConfig) ->
     known["task"] = task_of(table)
     if table.windows is not None:
         known["windows"] = table.windows.windows.to_dict()
+    if table.forecast is not None:
+        known["forecast"] = table.forecast.forecast.to_dict()
     if table.classes:
         known["classes"] = table.classes
     if table.features:

@@ -116,6 +116,7 @@ class Shape:
     dates: frozenset[int] = frozenset()
     monotone: tuple[int, ...] = ()
     interactions: Interactions = ANY
+    base: int | None = None  # the column that numbers are added to, where they are learned so
 
     def with_inputs(self, n_inputs: int) -> Shape:
         """The same with this many inputs: those after the columns are made of texts, and are numbers."""
@@ -162,6 +163,8 @@ def fit_tabular(
     if settings.balanced and shape.n_classes > 1:
         rows, valid = rows.balanced(shape.n_classes), None if valid is None else valid.balanced(shape.n_classes)
     given, given_shape = rows, shape
+    if shape.base is not None:
+        rows, valid = _above(rows, shape.base), None if valid is None else _above(valid, shape.base)
     texts: list[TextColumn] = []
     if rows.texts:
         texts, made = fit_texts(rows, shape, settings.seed)
@@ -213,6 +216,11 @@ def fit_tabular(
         model.set_tables(*rows_of(off, 1.0, off.base), model.spread)
     model.metadata = known
     return model.eval(), fitted
+
+
+def _above(rows: TabularRows, base: int) -> TabularRows:
+    """The rows whose numbers are what is added to a column."""
+    return replace(rows, y=rows.y - rows.x[:, base])
 
 
 def _with_asked_counts(encoding: Encoding, fitted: list[Boosted]) -> Encoding:
@@ -299,6 +307,7 @@ def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any
     sizes |= {"monotone": shape.monotone} if any(shape.monotone) else {}
     if shape.interactions:
         sizes |= {"most_columns": shape.interactions.most, "column_groups": shape.interactions.groups}
+    sizes |= {} if shape.base is None else {"base": shape.base}
     if (patches := encoding.patches) is not None:
         sizes |= {"patch_detectors": len(patches.pairs), "patch_pairs": patches.pairs.shape[1], "patch_counts": patches.n_counts}
     model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=seed, **sizes, **fields)

@@ -10,6 +10,7 @@ from lutetia.errors import DataError
 from lutetia.models import most_apart
 from lutetia.training.columns import missing_words
 from lutetia.training.config import override
+from lutetia.training.forecasts import forecast_table
 from lutetia.training.table_files import TableFile, find_target, task_of
 from lutetia.training.table_run import TableConfig, guess_fit, make_table_config
 from lutetia.training.windows import window_table
@@ -45,3 +46,25 @@ def guess_windows(path: Path, file: TableFile, target: str | None, task: str | N
         fit = replace(fit, n_tables=N_TABLES, n_anchors=N_ANCHORS)
     # Two features compared by rank are no reason that reads well, and C needs all edges of both: 94.2% were right either way.
     return TableConfig(wanted, replace(fit, pairs=0.0))
+
+
+def guess_forecast(path: Path, file: TableFile, target: str | None, task: str | None, settings: list[str]) -> TableConfig:
+    """The config of a forecast of a file: its target, its task and its season. `settings` are those of --set."""
+    tables: dict[str, Any] = {"data": {"path": str(path)}}
+    keys = [override(tables, setting) for setting in settings]
+    given = make_table_config(tables, str(path), keys).data
+    if given.window is None:
+        raise DataError("data.ahead is set without data.window, expected the rows that a forecast looks back at")
+    wished = given.target if target is None else target
+    if isinstance(wished, list):
+        raise DataError(f"data.target is {wished}, expected one column with data.ahead")
+    name = find_target(file, wished)
+    others = [cells for column, cells in file.columns.items() if column not in (name, given.series)]
+    words = given.missing or sorted({word for cells in others for word in missing_words(cells)})
+    wanted = replace(given, target=name, task=task or given.task, missing=words, split="latest")
+    table = forecast_table(file, wanted)
+    assert table.forecast is not None
+    forecast = table.forecast.forecast
+    season = None if table.classes else forecast.season
+    wanted = replace(wanted, task=task_of(table), step=forecast.step, season=season)
+    return TableConfig(wanted, guess_fit(wanted, table))

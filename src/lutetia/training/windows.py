@@ -91,7 +91,7 @@ def window_rows(file: TableFile, windows: SignalWindows, missing: Sequence[str] 
     """The windows of a file, as a model takes them, whatever their labels. A file without the column of series is one
     recording."""
     samples = windows.samples(_values(file, [signal.name for signal in windows.signals], missing))
-    begins = _begins(file, windows.series if windows.series in file.columns else None)
+    begins = recording_begins(file, windows.series if windows.series in file.columns else None)
     starts = _starts(begins, len(samples), windows)
     if not len(starts):
         raise DataError(_too_short(file.path, begins, len(samples), windows.length))
@@ -101,7 +101,7 @@ def window_rows(file: TableFile, windows: SignalWindows, missing: Sequence[str] 
 def recordings(file: TableFile, windows: SignalWindows, missing: Sequence[str] = ()) -> list[Array]:
     """The recordings of a file as samples, int64 [samples, signals] each; an empty cell is 0."""
     values = _values(file, [signal.name for signal in windows.signals], missing, may_lack=True)
-    begins = _begins(file, windows.series if windows.series in file.columns else None)
+    begins = recording_begins(file, windows.series if windows.series in file.columns else None)
     return np.split(windows.samples(np.nan_to_num(values)), begins[1:])
 
 
@@ -112,7 +112,7 @@ def window_labels(file: TableFile, target: str, windows: SignalWindows, rows: Wi
         code = _codes(cells)
         same = _same(code, code < 0)(rows.starts, windows.length)
         return [text_of(cells[start]) if own else None for start, own in zip(rows.starts.tolist(), same.tolist(), strict=True)]
-    numbers = _target_numbers(file, target)
+    numbers = target_numbers(file, target)
     means = np.lib.stride_tricks.sliding_window_view(numbers, windows.length)[rows.starts].mean(1)
     return [None if math.isnan(mean) else mean for mean in means.tolist()]
 
@@ -132,15 +132,15 @@ def window_table(file: TableFile, wanted: TableSettings, shapes: tuple[SignalSha
         if column == name:
             raise DataError(f"{setting} is {column!r}, the column to predict, expected another one")
     besides = [each for each in (name, *named.values()) if each is not None]
-    begins = _begins(file, wanted.series)
-    signals, left_out = _signals(file, wanted, besides, begins)
+    begins = recording_begins(file, wanted.series)
+    signals, left_out = find_signals(file, wanted, besides, begins)
     values = _values(file, list(signals), wanted.missing, may_lack=wanted.skip_unusable)
     columns, bits = zip(
         *(make_signal(name, own, places) for (name, places), own in zip(signals.items(), values.T, strict=True)), strict=True
     )
     length = wanted.window or 0
     windows = SignalWindows(length, wanted.step or max(1, length // 2), columns, max(bits), wanted.series, shapes)
-    task = wanted.task or _guessed_task(file, name)
+    task = wanted.task or guessed_task(file, name)
     held, why, key = _held_together(file, replace(wanted, task=task), name, begins, length)
     starts = _starts(begins, len(values), windows)
     if not len(starts):
@@ -193,7 +193,7 @@ def _refuse_settings(path: Path, wanted: TableSettings) -> None:
 # ---- signals ---------------------------------------------------------------------------------------------------------
 
 
-def _signals(
+def find_signals(
     file: TableFile, wanted: TableSettings, besides: Collection[str], begins: Array
 ) -> tuple[dict[str, int | None], dict[str, str]]:
     """The columns that are signals, and the decimal places of those that data.signals lists; why the others are left out."""
@@ -221,7 +221,7 @@ def _signals(
             left_out[column] = why
         else:
             found[column] = wanted.signals.get(column)
-    if not found:
+    if not found and wanted.ahead is None:
         raise DataError(f"{file.path} has no signal, a column of numbers that goes up and down, expected one besides the target")
     return found, left_out
 
@@ -301,6 +301,11 @@ def _values(file: TableFile, names: Sequence[str], missing: Sequence[str], may_l
     return np.stack(parts, 1)
 
 
+def signal_values(file: TableFile, names: Sequence[str], missing: Sequence[str]) -> Array:
+    """The signals of a file as float64 [rows, signals], NaN for an empty cell."""
+    return _values(file, names, missing, may_lack=True)
+
+
 # ---- recordings and windows ------------------------------------------------------------------------------------------
 
 
@@ -310,7 +315,7 @@ def _codes(cells: Sequence[Any]) -> Array:
     return np.array([-1 if is_missing(cell) else known.setdefault(text_of(cell), len(known)) for cell in cells], np.int64)
 
 
-def _begins(file: TableFile, series: str | None) -> Array:
+def recording_begins(file: TableFile, series: str | None) -> Array:
     """The rows where recordings begin: the first, and those whose series is another than that of the row before."""
     if series is None:
         return np.zeros(1, np.int64)
@@ -343,13 +348,13 @@ def _same(code: Array, lacks: Any) -> Any:
     )
 
 
-def _guessed_task(file: TableFile, target: str) -> str:
+def guessed_task(file: TableFile, target: str) -> str:
     """What rows that have a target look like: classes, or numbers."""
     known = [cell for cell in file.columns[target] if not is_missing(cell)]
     return "classification" if make_target(known, None, f"{file.path}, column {target!r}")[1] else "regression"
 
 
-def _target_numbers(file: TableFile, target: str) -> Array:
+def target_numbers(file: TableFile, target: str) -> Array:
     """The target of a regression, float64 [rows], NaN where it has no value."""
     cells = file.columns[target]
     numbers = [math.nan if is_missing(cell) else number_of(text_of(cell)) for cell in cells]
