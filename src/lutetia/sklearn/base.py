@@ -30,10 +30,10 @@ from lutetia.models import (
     text_columns,
     text_inputs,
 )
-from lutetia.sklearn.checks import interaction_cst
 from lutetia.sklearn.columns import check_names, find_categories, find_dates, find_texts, is_frame, texts_of, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
+from lutetia.sklearn.runs import state_of_run
 from lutetia.training import DateColumn, Shape, TabularRows, add_table_scores, as_texts, describe_columns, read_texts
 
 if TYPE_CHECKING:
@@ -366,7 +366,7 @@ class TabularEstimator(BaseEstimator):
         model = load(path, expected=Model)
         if not isinstance(model, Tabular | Targets):
             raise DataError(f"{path} holds a {type(model).__name__}, expected a Tabular")
-        state = read_config(in_run(path)).get("estimator", _state_of_run(model))
+        state = read_config(in_run(path)).get("estimator", state_of_run(model))
         if not isinstance(state, dict) or state.get("class") != cls.__name__:
             held = state.get("class") if isinstance(state, dict) else "a model without an estimator"
             raise DataError(f"{path} holds {held}, expected a {cls.__name__}")
@@ -413,41 +413,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(map(_plain, value), key=str)
     return {str(key): _plain(each) for key, each in value.items()} if isinstance(value, dict) else value
-
-
-def _state_of_run(model: Tabular | Targets) -> dict[str, Any] | None:
-    """The state of an estimator that was fitted by `lutetia train`; None where the data did not leave enough to tell."""
-    if isinstance(model, Targets):
-        return _several_state(model)
-    config, known = model.config, model.metadata
-    if (
-        "forecast" in known
-        or config.core != "tables"
-        or "task" not in known
-        or (not model.is_regression and "classes" not in known)
-    ):
-        return None
-    params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
-    if model.is_regression and not model.loss.is_ranking:
-        params |= {"loss": config.loss, "quantile": config.quantile}
-    if config.monotone:  # of the second class, by the order that scikit-learn gives them
-        turned = -1 if not model.is_regression and sorted(known["classes"]) != known["classes"] else 1
-        signs = [0 if each.input is None else config.monotone[each.input] for each in data_columns(known, model.n_columns, False)]
-        params["monotonic_cst"] = [turned * sign for sign in signs]
-    if limited := interaction_cst(config.most_columns, config.column_groups):
-        params["interaction_cst"] = limited
-    name = "LUTRanker" if model.loss.is_ranking else "LUTRegressor" if model.is_regression else "LUTClassifier"
-    state = {"class": name, "params": params, "named": "features" in known}
-    return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}
-
-
-def _several_state(model: Targets) -> dict[str, Any] | None:
-    """The same of several targets."""
-    config, known = model.config, model.metadata
-    classes = [own.get("classes") for own in known.get("targets", ())]
-    params = {"n_tables": config.n_tables, "n_anchors": config.n_anchors, "handle_unknown": known.get("unknown", "error")}
-    if model.is_regression:
-        params |= {"loss": config.loss, "quantile": config.quantile}
-        return {"class": "LUTRegressor", "params": params, "named": "features" in known}
-    state = {"class": "LUTClassifier", "params": params, "named": "features" in known}
-    return state | {"class_kinds": ["U"] * len(classes), "classes": classes} if classes and all(classes) else None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 SEASONS = (4, 5, 6, 7, 10, 12, 13, 24, 26, 48, 52, 60, 96, 120, 144, 168, 288, 336, 365, 672, 1008)  # that are looked for
 BETTER = 0.95  # of the error of the last value, which that of a season must stay below
-ALIKE = 1.02  # of the least error, up to which a shorter season is preferred: two seasons are one, too
+ALIKE = 1.05  # of the least error, up to which a shorter season is preferred: two seasons are one, too
 MOST_WINDOWS = 20_000  # of a file, by default
 STOP = 0.1  # of the rows to fit, that decide when to stop
 TRIED, FEWEST_TRIED = 200, 50  # tables of a trial, and windows on both sides of it

@@ -107,10 +107,8 @@ class LearningTable:
     @property
     def types(self) -> list[tuple[str, str]]:
         """Each column, and the type it was read as."""
-        if self.windows is not None:
-            return self.windows.types
-        if self.forecast is not None:
-            return self.forecast.types
+        if (read := self.windows or self.forecast) is not None:
+            return read.types
         told = []
         for number, name in enumerate(self.features):
             count = len(self.categories.get(number, ()))
