@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from results import Row
 from results_sentences import (
+    forecasts_sentence,
     images_sentence,
     intervals_sentence,
     losses_sentence,
@@ -117,6 +118,16 @@ TABLE_SECTIONS = [
         ],
         windows_sentence,
         setting="Default settings, one thread, three splits of each set.",
+    ),
+    Section(
+        "Forecasts",
+        "forecasts",
+        [
+            table("means", "method", column("RMSE", "rmse", digits=3), "best on", column("seconds", digits=2)),
+            Spread("sets", ("rmse",), "set", ("method",), digits=3),
+        ],
+        forecasts_sentence,
+        setting="Default settings; the latest fifth of each series, at a hundred moments.",
     ),
     Section(
         "Monotonic constraints",

@@ -136,12 +136,19 @@ def _check(file: TableFile, wanted: TableSettings) -> tuple[str, int, int]:
         raise DataError(f"data.series is {wanted.series!r}, which is not a column of {file.path}: {hint}")
     if wanted.window is None or wanted.ahead is None:
         raise DataError("data.ahead is set without data.window, expected the rows that a forecast looks back at")
-    name = find_target(file, wanted.target)
+    name = series_target(file, wanted.target)
     if name == wanted.series:
         raise DataError(f"data.series is {name!r}, the column to predict, expected another one")
     if wanted.season is not None and wanted.season >= wanted.window:
         raise DataError(f"data.season is {wanted.season:,}, expected less than data.window, {wanted.window:,}")
     return name, wanted.window, wanted.ahead
+
+
+def series_target(file: TableFile, target: str | None) -> str:
+    """The column to forecast, which may be the only one."""
+    if len(file.columns) == 1 and target in (None, *file.columns):
+        return next(iter(file.columns))
+    return find_target(file, target)
 
 
 def _places(begin: int, end: int, forecast: Forecast, share: float) -> tuple[Array, Array]:

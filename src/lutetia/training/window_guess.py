@@ -10,7 +10,7 @@ from lutetia.errors import DataError
 from lutetia.models import most_apart
 from lutetia.training.columns import missing_words
 from lutetia.training.config import override
-from lutetia.training.forecasts import forecast_table
+from lutetia.training.forecasts import forecast_table, series_target
 from lutetia.training.table_files import TableFile, find_target, task_of
 from lutetia.training.table_run import TableConfig, guess_fit, make_table_config
 from lutetia.training.windows import window_table
@@ -58,7 +58,7 @@ def guess_forecast(path: Path, file: TableFile, target: str | None, task: str | 
     wished = given.target if target is None else target
     if isinstance(wished, list):
         raise DataError(f"data.target is {wished}, expected one column with data.ahead")
-    name = find_target(file, wished)
+    name = series_target(file, wished)
     others = [cells for column, cells in file.columns.items() if column not in (name, given.series)]
     words = given.missing or sorted({word for cells in others for word in missing_words(cells)})
     wanted = replace(given, target=name, task=task or given.task, missing=words, split="latest")
