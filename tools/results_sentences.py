@@ -286,8 +286,8 @@ def forecasts_sentence(result: Result) -> str:
     worse = f" A forecast without a model is better than ours on {', '.join(lost)}." if lost else ""
     return (
         "First the RMSE as a multiple of that of the better forecast without a model, geometric means over the sets, and the "
-        "processor time of a fit. Then the RMSE of each set. Twelve months ahead, but 5 days for exchange, 24 hours for nox, a year "
-        f"for tree rings. ETS knows the season, ours finds it.{worse}{not_reached(result)}"
+        "processor time of a fit. Then the RMSE of each set. Twelve months ahead, but 5 days for exchange, 24 hours for nox, a "
+        f"year for tree rings. ETS knows the season, ours finds it.{worse}{not_reached(result)}"
     )
 
 
