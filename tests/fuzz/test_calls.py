@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this system can
 HOMES = {"transformers": "lutetia.integrations.transformers"}  # of packages that are not lutetia's own rooms
 
 
-@pytest.mark.parametrize("package", ["attention", "lut", "models", "nn", "precompute", "transformers"])
+@pytest.mark.parametrize("package", ["attention", "lut", "models", "nn", "precompute", "relevance", "transformers"])
 def test_random_calls(package: str, fuzz: Fuzz) -> None:
     from wild_calls import GROUPS
 

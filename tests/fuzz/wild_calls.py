@@ -10,6 +10,7 @@ import wild_attention
 import wild_models
 import wild_nn
 import wild_precompute
+import wild_relevance
 import wild_tools
 import wild_transformers
 from wild import Draw, spoiling
@@ -21,6 +22,7 @@ GROUPS: dict[str, dict[str, Draw]] = {
         "models": wild_models.CALLS,
         "nn": wild_nn.CALLS,
         "precompute": wild_precompute.CALLS | wild_tools.CALLS,
+        "relevance": wild_relevance.CALLS,
         "transformers": wild_transformers.CALLS,
     }.items()
 }

@@ -172,6 +172,15 @@ def _integrated(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     }
 
 
+def _shapley(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    return lambda **given: known()["ours"].ShapleyValues(**given), {
+        "samples": wild.one(1, 25),
+        "baseline": wild.one(None, "none", 3),
+        "seed": 0,
+        "at_once": wild.one(1, 8),
+    }
+
+
 def _settled(made: Made) -> Made:
     """Two calls in three keep the model and what reads for it, so that enough of them are answered."""
 
@@ -187,6 +196,7 @@ CALLS: dict[str, Made] = {
     name: _settled(made)
     for name, made in {
         "IntegratedGradients": _integrated,
+        "ShapleyValues": _shapley,
         "explain_answer": _answer,
         "explain_image_class": _image_class,
         "explain_masked_token": _token("explain_masked_token", "masked"),

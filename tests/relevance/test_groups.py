@@ -324,6 +324,18 @@ def test_what_is_refused() -> None:
             lambda: methods.deeplift(lambda y: y.softmax(1), x, 0, baseline=x.flip(1)),
             "the contributions of row . miss .*for every model",
         ),
+        (lambda: methods.kernel_shap(line, x, baseline=float("inf")), "scores that are not finite"),
+        (lambda: methods.lime(line, x, baseline=float("nan")), "scores that are not finite"),
+        (lambda: methods.lime(line, x, penalty=float("inf")), "penalty is inf"),
+        (lambda: methods.shapley(line, x, seed=-1), "seed is -1"),
+        (lambda: methods.smooth(line, x, seed=0.5), "seed is 0.5"),  # type: ignore[arg-type]
+        (lambda: methods.expected(line, x, background=x, seed=None), "seed is None"),  # type: ignore[arg-type]
+        (lambda: methods.expected(line, x, background=x.to_sparse()), "background is "),
+        (lambda: methods.ablation(line, x.to_sparse()), "x is .*floating-point"),
+        (lambda: methods.gradient(line, torch.tensor(1.0)), r"x is .*\[B, ...\]"),
+        (lambda: methods.gradient(line, x, torch.ones(2, 3).to_sparse()), "target is .*a seed of the output's shape"),
+        (lambda: methods.gradient(line, x, 2**63), "target is 9223372036854775808, expected indices below 3"),
+        (lambda: methods.occlusion(line, x, window=1j), "window is "),  # type: ignore[arg-type]
         (lambda: methods.deeplift(line, x.long(), 0), "x is .*floating-point"),
         (lambda: methods.grad_cam(lambda y: y, x), "model is .*expected an nn.Module"),
         (lambda: methods.grad_cam(line, x), r"x is .*expected a floating-point tensor \[B, C, ...\]"),

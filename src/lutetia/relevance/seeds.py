@@ -50,7 +50,7 @@ def make_weights(output: Tensor, target: object) -> Tensor:
     """
     output = output.detach()
     if isinstance(target, Tensor) and target.is_floating_point():
-        if target.shape != output.shape:
+        if target.shape != output.shape or target.layout != torch.strided:
             fail("target", target, f"a seed of the output's shape {list(output.shape)}")
         return target.detach().to(dtype=output.dtype, device=output.device)
     if isinstance(target, list):
@@ -115,6 +115,8 @@ def _index(output: Tensor, target: object) -> Tensor:
         return output.argmax(-1, keepdim=True)
     if isinstance(target, bool) or not isinstance(target, (int, Tensor)):
         fail("target", target, KINDS)
+    if isinstance(target, int) and not -size <= target < size:
+        fail("target", target, f"indices below {size}, the last size of the output")
     index = torch.as_tensor(target, device=output.device)
     if index.is_floating_point() or index.dtype == torch.bool or index.is_complex():
         fail("target", target, "integers, or a floating-point seed shaped like the output")

@@ -9,8 +9,8 @@ floating-point tensor of weights shaped like the output, the name of an output, 
 number, or several to add up, for each row.
 """
 
-from lutetia.relevance.methods.deeplift import deeplift
-from lutetia.relevance.methods.grad_cam import grad_cam
+from lutetia.relevance.methods.channels import grad_cam
+from lutetia.relevance.methods.differences import deeplift
 from lutetia.relevance.methods.groups import kernel_shap, lime, shapley
 from lutetia.relevance.methods.removing import ablation, occlusion
 from lutetia.relevance.methods.slopes import expected, gradient, integrated, smooth

@@ -13,6 +13,7 @@ from lutetia.relevance.outputs import main_output, output_named
 from lutetia.relevance.seeds import make_weights
 
 Model = Callable[..., Any]
+NARROWEST = (torch.float8_e4m3fn, torch.float8_e5m2)  # which torch does not compute with
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 Score = Callable[[object, int], Tensor]  # of an output for K copies of all rows, and K: the score of each row of each copy
 
@@ -35,9 +36,9 @@ class Case:
             self._given = {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in given.items()}
         self.names = self._explained(baseline, tokens)
         self.parts = [self._given[name] for name in self.names]
-        self.rows = len(self.parts[0])
+        self.rows = len(self.parts[0]) if self.parts[0].dim() else 0
         for name, part in zip(self.names, self.parts, strict=True):
-            if part.dim() < 2 or not part.numel() or len(part) != self.rows:
+            if part.dim() < 2 or not part.numel() or len(part) != self.rows or part.dtype in NARROWEST:
                 fail(str(name), part, f"a tensor [B, ...] with {'at least one row' if name == self.names[0] else self.rows}")
         with torch.inference_mode(False), torch.no_grad():
             self._score = _score_of(self._run(self.parts), target, self.rows)
@@ -46,7 +47,8 @@ class Case:
         """The names of the inputs that are explained."""
 
         def fits(value: Any) -> bool:
-            return isinstance(value, Tensor) and (value.is_floating_point() or (tokens and value.dtype in INTEGERS))
+            plain = isinstance(value, Tensor) and value.layout == torch.strided
+            return plain and (value.is_floating_point() or (tokens and value.dtype in INTEGERS))
 
         if not self._lone and isinstance(baseline, (Mapping, tuple, list)):
             given = self._each("baseline", baseline)

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from lutetia.errors import check_int, check_range
+from lutetia.errors import ArgumentError, check_int, check_range
 from lutetia.relevance.methods.case import Model
 from lutetia.relevance.methods.grouped import Drawing, Grouped
 
@@ -112,9 +112,16 @@ def kernel_shap(
     if count == 1:
         return grouped.result((whole - nothing)[None])
     there, weights = _subsets(count, samples, seed)
-    gains = (grouped.scores(there) - nothing).cpu()
+    gains = (_finite(grouped.scores(there)) - nothing).cpu()
     values = _regression(there.double(), gains, weights, (whole - nothing).cpu())
     return grouped.result(values.to(whole.device))
+
+
+def _finite(scores: Tensor) -> Tensor:
+    """Scores that a regression can be fitted to."""
+    if not bool(scores.isfinite().all()):
+        raise ArgumentError("the model gives scores that are not finite where some values are replaced by the baseline")
+    return scores
 
 
 def _subsets(count: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -159,13 +166,13 @@ def lime(
     """
     seed = _seed(options)
     check_int("samples", samples, 2, 10_000_000)
-    check_range("width", width, low=1e-3)
-    check_range("penalty", penalty, low=0)
+    check_range("width", width, low=1e-3, high=1e6)
+    check_range("penalty", penalty, low=0, high=1e9)
     grouped = Grouped(model, inputs, target, options)
     generator = torch.Generator().manual_seed(seed)
     there = torch.rand(samples, grouped.count, generator=generator) < 0.5
     there[0] = True
-    scores = grouped.scores(there)
+    scores = _finite(grouped.scores(there))
     return grouped.result(_ridge(there.double(), scores.cpu(), width, penalty).to(scores.device))
 
 

@@ -55,8 +55,8 @@ def _falls(grouped: Grouped) -> Tensor:
 
 
 def _sizes(window: int | Sequence[int], x: Tensor) -> list[int]:
-    sizes = [window] * (x.dim() - 1) if isinstance(window, int) else list(window)
-    whole = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
+    sizes = [window] * (x.dim() - 1) if isinstance(window, int) else [*window] if isinstance(window, (list, tuple)) else []
+    whole = all(isinstance(size, int) and not isinstance(size, bool) and 0 < size < 2**31 for size in sizes)
     if isinstance(window, bool) or not whole or len(sizes) != x.dim() - 1:
         fail("window", window, f"a size, or {x.dim() - 1} of them, one per dimension of a row {list(x.shape[1:])}")
     return sizes

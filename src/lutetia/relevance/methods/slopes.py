@@ -53,6 +53,7 @@ def expected(
     Rows add up to the score of x minus the mean score of the background, but for what the samples miss.
     """
     check_int("samples", samples, 1, 1_000_000)
+    check_int("seed", seed, 0, 2**63 - 1)
     check_int("at_once", at_once, 1, 100_000)
     case = Case(model, inputs, target, background)
     grounds = [_ground(each, x) for each, x in zip(case.of_parts("background", background), case.parts, strict=True)]
@@ -83,6 +84,7 @@ def smooth(
     """
     check_range("noise", noise, low=0)
     check_int("samples", samples, 1, 100_000)
+    check_int("seed", seed, 0, 2**63 - 1)
     check_int("at_once", at_once, 1, 100_000)
     case = Case(model, inputs, target)
     deviations = [noise * _range(x) for x in case.parts]
@@ -109,7 +111,8 @@ def _range(x: Tensor) -> Tensor:
 
 
 def _ground(background: Any, x: Tensor) -> Tensor:
-    if not isinstance(background, Tensor) or not len(background) or background.shape[1:] != x.shape[1:]:
+    rows = isinstance(background, Tensor) and background.layout == torch.strided and background.dim() == x.dim()
+    if not rows or not len(background) or background.shape[1:] != x.shape[1:] or background.is_complex():
         fail("background", background, f"a tensor of rows like those of x, {['M', *x.shape[1:]]}")
     return background.detach().to(x)
 
