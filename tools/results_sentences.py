@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import product
 from statistics import mean
 
 from results import Result, Row, rows_of, text_of
@@ -235,6 +236,27 @@ def ranking_sentence(result: Result) -> str:
         "NDCG@10 of held-out queries, in five folds of whole queries; higher is better. Graded sets were made for other tasks: a "
         "number grades the rows of each query. The synthetic set is made by the benchmark. By default ours holds out queries to "
         f"stop early, and the others fit 100 trees. {lost}{not_reached(result)}"
+    )
+
+
+def unusual_sentence(result: Result) -> str:
+    """What was looked for, what our limit flags, where others are ahead, and which claims do not hold."""
+    parts = [row["flagged"] for row in rows_of(result, "flagged")]
+    means = [row for row in rows_of(result, "means") if row["half"] == "report"]
+    ahead = []
+    for where, key in product(dict.fromkeys(row["rows"] for row in means), ("ROC AUC", "average precision")):
+        own = {row["method"]: row for row in means if row["rows"] == where}
+        ours = own.pop("Lutetia")
+        ranked = [name for name, row in own.items() if row[f"rank by {key}"] < ours[f"rank by {key}"]]
+        greater = [name for name, row in own.items() if row[key] > ours[key] and name not in ranked]
+        for names, what in ((ranked, "rank"), (greater, "mean alone")):
+            ahead += [f"{', '.join(names)} in {what} by {key} on {where}"] if names else []
+    lost = f"Ahead of ours: {'; '.join(ahead)}. " if ahead else ""
+    return (
+        "The rarest class of each set is unusual: among new rows at most a tenth as many as usual ones, among fitted rows a "
+        "twentieth. The rank is 1 for the best method of a set; means over sets. Seconds of processor time, to fit and to score. "
+        f'{lost}With `contamination="auto"` ours flagged {sum(parts) / len(parts):.2f}% of new usual rows on average over all '
+        f"{len(parts)} sets ({min(parts):.2f}% to {max(parts):.2f}%), where 1% is wanted.{not_reached(result)}"
     )
 
 

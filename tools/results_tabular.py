@@ -15,6 +15,7 @@ from results_sentences import (
     targets_sentence,
     texts_sentence,
     trees_sentence,
+    unusual_sentence,
     windows_sentence,
 )
 from results_tables import Section, Spread, column, table
@@ -22,6 +23,9 @@ from results_tables import Section, Spread, column, table
 RANKERS = ("Lutetia", "LightGBM", "XGBoost", "by chance")
 CALLS = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "LightGBM Booster", "XGBoost Booster")
 TABULAR = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "MLP")
+
+
+DETECTORS = ("Lutetia", "IsolationForest", "LOF", "OneClassSVM", "EllipticEnvelope", "kNN", "ECOD", "COPOD", "HBOS")
 
 
 def is_reported(row: Row) -> bool:
@@ -98,6 +102,27 @@ TABLE_SECTIONS = [
         ],
         targets_sentence,
         setting="Default settings, three folds.",
+    ),
+    Section(
+        "Unusual rows",
+        "unusual",
+        [
+            table(
+                "means",
+                "rows",
+                "method",
+                "ROC AUC",
+                column("rank", "rank by ROC AUC"),
+                "average precision",
+                column("rank", "rank by average precision"),
+                "seconds",
+                where=is_reported,
+            ),
+            table("ROC AUC", "set", "rows", *DETECTORS, where=is_reported),
+            table("average precision", "set", "rows", *DETECTORS, where=is_reported),
+        ],
+        unusual_sentence,
+        setting="Default settings, chosen on other sets; one thread, three draws of each set.",
     ),
     Section(
         "Texts",

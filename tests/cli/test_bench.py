@@ -207,6 +207,7 @@ SHARED = {
     "images_data",
     "ranking_data",
     "texts_data",
+    "unusual_data",
     "windows_data",
     "images_peers",
     "decode_serving",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
+from lutetia.sklearn import GateClassifier, LUTClassifier, LUTOutlierDetector, LUTRegressor
 
 SMALL = {"n_tables": 20, "candidates": 16, "n_jobs": 1}
 
@@ -30,6 +30,11 @@ def test_tables(estimator: Any, check: Any) -> None:
 
 @parametrize_with_checks([LUTRegressor(**{**SMALL, "n_tables": 40}, loss=name, quantile=q) for name, q in OTHERS.items()])
 def test_losses(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@parametrize_with_checks([LUTOutlierDetector(n_tables=20, n_anchors=5, n_jobs=1)])
+def test_outliers(estimator: Any, check: Any) -> None:
     check(estimator)
 
 

@@ -83,7 +83,9 @@ def accuracies(report: dict[str, Any]) -> list[tuple[str, str]]:
     figures = []
     for key, name in (("float", "the trained model"), ("integer", "the circuit")):
         if isinstance(measured.get(f"{key}_accuracy"), float):
-            figures.append((f"accuracy of {name}", f"{measured[f'{key}_accuracy']:.1%}"))
+            part = measured[f"{key}_accuracy"]
+            is_unusual = measured.get("unusual")
+            figures.append((f"{'flagged by' if is_unusual else 'accuracy of'} {name}", f"{1 - part if is_unusual else part:.1%}"))
         for measure, noun in NOUNS.items():
             if isinstance(measured.get(f"{key}_{measure}"), float):
                 figures.append((f"{noun} of {name}", short_number(measured[f"{key}_{measure}"])))

@@ -23,10 +23,10 @@ import torch
 from lutetia._shared import folders
 from lutetia._shared.numbers import short_number
 from lutetia._version import __version__
-from lutetia.cli.build_data import Measured, fit_settings, has_core, open_run_data, open_run_text
+from lutetia.cli.build_data import fit_settings, has_core, open_run_data, open_run_text
 from lutetia.cli.build_intervals import built_bounds, circuit_interval, circuit_text, program_interval, program_text
 from lutetia.cli.build_readings import asked_readings, changed_text, on_readings, readings_text
-from lutetia.cli.build_tables import Refit, first_tables, output_unit
+from lutetia.cli.build_tables import Refit, first_tables, measured, output_unit
 from lutetia.cli.build_uno import uno_facts, uno_text
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
@@ -223,13 +223,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest, 
     data = open_run_data(request.checkpoint, request.data, model.model)
     is_program = request.target in C_TARGETS
     input_facts["interval"] = program_interval(model, data) if is_program else circuit_interval(model.network, model.bounds)
-    return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(network, data)}
-
-
-def _accuracy(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
-    if not isinstance(data, Measured):
-        return {"left_out": f"not measured ({data})"}
-    return {"left_out": "", "split": data.split, **network.report(data.x, data.labels, query=data.query), "samples": len(data.x)}
+    return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": measured(network, data)}
 
 
 def write_folder(out: Path, texts: dict[str, Any], report: dict[str, Any]) -> None:

@@ -124,6 +124,8 @@ def _smaller(circuit: dict[str, Any]) -> str:
 
 def _worth(measured: dict[str, Any]) -> str:
     key = number_measure(measured)
+    if measured.get("unusual"):
+        return f"{1 - measured['integer_accuracy']:.1%} flagged"
     return f"{measured['integer_accuracy']:.1%}" if key is None else f"{NOUNS[key]} {short_number(measured[f'integer_{key}'])}"
 
 
@@ -133,7 +135,8 @@ def number_measure(measured: dict[str, Any]) -> str | None:
 
 
 def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
-    """The accuracy of the model and of what was built from it, `whole`; for a regression their errors."""
+    """The accuracy of the model and of what was built from it, `whole`; for a regression their errors, of usual rows
+    the part that is flagged."""
     on = f"on {measured['samples']:,} {measured['split']} samples"
     if (key := number_measure(measured)) is not None:
         model, made = (short_number(measured[f"{kind}_{key}"]) for kind in ("float", "integer"))
@@ -142,6 +145,8 @@ def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
             if key == "rmse"
             else ("loss" if key in ERRORS else "order", f"{NOUNS[key]}: model {model}, {whole} {made}, {on}")
         )
+    if measured.get("unusual"):
+        return "flagged", f"model {1 - measured['float_accuracy']:.1%}, {whole} {1 - measured['integer_accuracy']:.1%}, {on}"
     return "accuracy", f"model {measured['float_accuracy']:.1%}, {whole} {measured['integer_accuracy']:.1%}, {on}"
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lutetia.cli.build_data import Measured
 from lutetia.cli.guard import UsageError
-from lutetia.models import Tabular
+from lutetia.models import Tabular, finds_unusual
 from lutetia.precompute import LUTNetwork
 from lutetia.training import Boosting, RefitTrial, learning_rows, refit_tables, try_refit
 
@@ -92,8 +92,8 @@ def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured
         return cut
     if is_whole or model.config.core == "gates" or "texts" in model.metadata:
         return cut  # words were weighed by the same rows, which would seem to be sure
-    if model.adds_chances:
-        return cut  # a fit adds scores
+    if model.adds_chances or finds_unusual(model.metadata):
+        return cut  # a fit adds scores, and needs rows of both classes
     rows = learning_rows(data.fitted)
     trial = None if refit.always else try_refit(model, rows, n_tables, refit.settings)
     if trial is not None and not trial.gains:
@@ -108,7 +108,8 @@ def measured(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
     """The accuracy of the float model and of the integer model on the data of the run, or why it was not measured."""
     if isinstance(data, str):
         return {"left_out": f"not measured ({data})"}
-    return {"left_out": "", "split": data.split, **network.report(data.x, data.labels, query=data.query), "samples": len(data.x)}
+    told = {"left_out": "", "split": data.split, **network.report(data.x, data.labels, query=data.query), "samples": len(data.x)}
+    return told | ({"unusual": True} if finds_unusual(getattr(network.model, "metadata", {})) else {})
 
 
 def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwork, dict[str, Any]]:
@@ -117,6 +118,8 @@ def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwor
         raise UsageError(f"--drop-unseen needs the training data: {data if isinstance(data, str) else 'there is no such split'}")
     if data.labels.is_floating_point():
         raise UsageError("--drop-unseen is for a classifier, not for a regression")
+    if finds_unusual(getattr(network.model, "metadata", {})):
+        raise UsageError("--drop-unseen drops rows that no training sample reads, which are those that tell unusual rows")
     if isinstance(network.model, Tabular) and network.model.config.monotone:
         raise UsageError("--drop-unseen changes rows one by one, which would break fit.monotone of this model: build without it")
     rows, check = network.quantise(data.train[0]), network.quantise(data.x)

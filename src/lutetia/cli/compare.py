@@ -63,6 +63,8 @@ def compare(request: CompareRequest, show: bool) -> dict[str, Any]:
         raise UsageError(
             "compare does not forecast: data.ahead is for train, which prints the errors of the last value and the season"
         )
+    if table.is_unusual:
+        raise UsageError("--task is unusual, which predicts nothing that methods could be compared by: lutetia bench unusual")
     if show:
         show_types(config, folder, opened, guessed=request.target is None and is_table(request.path))
     contest = make_contest(config, table, request.folds)

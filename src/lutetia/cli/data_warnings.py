@@ -23,8 +23,11 @@ SHOWN = 3  # columns in a message
 
 
 def data_warnings(config: TableConfig, table: LearningTable, data: Data) -> list[str]:
-    """Sentences about what may be wrong with a table of data; none about images and windows."""
+    """Sentences about what may be wrong with a table of data; none about images and windows, or without a
+    target."""
     if len(table.input_shape) > 1 or table.windows is not None or table.forecast is not None or table.x.size > MOST_COMPARED:
+        return []
+    if table.is_unusual:
         return []
     told = (_copies_text(data), _totals_text(config, table), _telling_text(config, table))
     return [sentence for sentence in told if sentence]

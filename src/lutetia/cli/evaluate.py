@@ -31,7 +31,18 @@ from lutetia.cli.train_table import held_out_text, told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.cli.windows import labelled_windows
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, Tabular, Targets, forecast_of, in_run, read_config, text_columns
+from lutetia.models import (
+    Classifier,
+    LUTTransformer,
+    Model,
+    Tabular,
+    Targets,
+    finds_unusual,
+    forecast_of,
+    in_run,
+    read_config,
+    text_columns,
+)
 from lutetia.training import (
     Config,
     Data,
@@ -91,7 +102,7 @@ def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str
     model = load_for_inputs(checkpoint, request.unknown)
     if isinstance(model, Targets):
         return _evaluate_targets(model, checkpoint, request, show)
-    if request.html is not None and (isinstance(model, LUTTransformer) or (isinstance(model, Tabular) and model.is_regression)):
+    if request.html is not None and (isinstance(model, LUTTransformer) or _has_no_classes(model)):
         raise UsageError("--html shows which classes are confused, and this model has no classes")
     is_tabular = isinstance(model, Tabular)
     result = _evaluate_table(model, checkpoint, request) if is_tabular else _measure(model, checkpoint, request, show)
@@ -119,6 +130,11 @@ def _evaluate_targets(model: Targets, checkpoint: Path, request: EvaluateRequest
             console().print(one_line(name), soft_wrap=True, markup=False)
             _show(own, _of(own, request))
     return {"kind": model.kind, **common, "targets": told}
+
+
+def _has_no_classes(model: Model[Any]) -> bool:
+    """Whether a model of columns predicts no class of its data."""
+    return isinstance(model, Tabular) and (model.is_regression or finds_unusual(model.metadata))
 
 
 def _measure(model: Any, checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
@@ -183,7 +199,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest) 
     if (forecast := forecast_of(model.metadata)) is not None and model.is_regression:
         result["naive"] = naive_errors(forecast, x, y)
     names = column_titles(model)
-    if names and len(names) <= MOST_SHUFFLED:
+    if names and len(names) <= MOST_SHUFFLED and not finds_unusual(model.metadata):
         result["columns"] = _columns(names, column_importance(model, x, y, weight, query=query))
     if "texts" in model.metadata:
         found = word_importance(model, x, y, weight, query)[:SHOWN_WORDS]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from rich.text import Text
 
@@ -23,7 +24,19 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats, best_class, chances
+from lutetia.models import (
+    UNUSUAL_CLASSES,
+    Classifier,
+    LUTClassifier,
+    LUTTransformer,
+    Tabular,
+    VotesClassifier,
+    as_floats,
+    best_class,
+    chances,
+    finds_unusual,
+    rarity,
+)
 from lutetia.relevance import pictures
 from lutetia.report import (
     DEFAULT_RULE,
@@ -133,7 +146,9 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
     with torch.no_grad():
         scores = model(x[None])[0]
     prediction = int(best_class(model, scores))
-    target = prediction if request.target is None else find_class(model, request.target)
+    is_unusual = finds_unusual(model.metadata)
+    explained = UNUSUAL_CLASSES.index("unusual") if is_unusual else prediction
+    target = explained if request.target is None else find_class(model, request.target)
     sure = chances(model, scores)
     runner_up = int(sure.topk(2).indices[1])
     found = attribute_class(model, x, target, request.rule, request.background)
@@ -152,6 +167,7 @@ def _classifier(model: Classifier, given: str, sample: NamedInputs, request: Exp
         "classes": class_names(model),
         "features": column_titles(model),
         "scores": scores.tolist(),
+        **(_rarity(model, scores) if is_unusual else {}),
         "warnings": warnings,
         "explained": float(lead_over_rivals(scores, target)),
         "absorbed": found.absorbed,
@@ -260,7 +276,20 @@ def _show_classifier(
     _show_comparisons(told)
     read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
     chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
+    if "said" in told:
+        screen.print(Text(f"{told['said']}; shown: what made it unusual (rule {told['rule']})"), soft_wrap=True)
+        return
     _show_end(f"predicted {read} ({chances})", class_title(model, told["target"]), told)
+
+
+def _rarity(model: Classifier, scores: torch.Tensor) -> dict[str, Any]:
+    """How rare the score of a row is, and in words."""
+    from lutetia.cli.predict_unusual import unusual_text
+
+    score = float(scores[1].double() - scores[0].double())
+    part = float(rarity(model.metadata, np.array([score]))[0])
+    assert isinstance(model, Tabular)
+    return {"score": score, "rarity": part, "said": unusual_text(model, score, part)}
 
 
 def _show_comparisons(told: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from lutetia._shared.numbers import whole_number
 from lutetia.cli.inputs import column_titles, columns_by_name, feature_columns, image_settings, named_rows, tabular_rows
 from lutetia.errors import DataError
-from lutetia.models import Tabular
+from lutetia.models import Tabular, finds_unusual
 from lutetia.training import (
     UNNAMED_COLUMN,
     class_numbers,
@@ -22,6 +22,7 @@ from lutetia.training import (
     labels_of,
     read_cells,
     read_table_file,
+    unusual_numbers,
     without_unit,
 )
 
@@ -42,6 +43,9 @@ def given_rows(model: Tabular, path: Path, label: str | None, skip: bool | None 
     if is_table(path) and ".csv" not in path.suffixes:
         return _table_rows(model, path, label, skip)
     known = name_or_number(label)
+    if known is None and finds_unusual(model.metadata):
+        cells = read_cells(path)
+        return _without_answers(model, tabular_rows(model, cells, feature_columns(model, cells)), columns_by_name(cells))
     cells, target = read_cells(path, known), model.metadata.get("target")
     if known is None and cells.header is not None:
         known = _own_target(target, cells.header, cells.path)
@@ -63,11 +67,18 @@ def _table_rows(model: Tabular, path: Path, label: str | None, skip: bool | None
             sizes = (" × ".join(map(str, each)) for each in (x.shape[1:], shape))
             raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
         return GivenRows(x, _targets(model, file.target or [], str(path)), {}, file.skipped)
+    if label is None and finds_unusual(model.metadata):
+        return _without_answers(model, named_rows(model, file), file.columns)
     if label is None:
         label = _own_target(model.metadata.get("target"), list(file.columns), path)
     target = find_target(file, label)
     own = _targets(model, file.columns[target], f"{path}, column {target!r}")
     return GivenRows(named_rows(model, file), own, file.columns, ())
+
+
+def _without_answers(model: Tabular, x: Array, columns: Mapping[str, Sequence[Any]]) -> GivenRows:
+    """Rows of which nothing says that they are unusual."""
+    return GivenRows(x.reshape(-1, *model.config.input_shape), np.zeros(len(x), np.int64), columns, ())
 
 
 def _own_target(target: str | None, names: Sequence[str], path: Path) -> str | None:
@@ -81,6 +92,8 @@ def _own_target(target: str | None, names: Sequence[str], path: Path) -> str | N
 
 def _targets(model: Tabular, values: Sequence[Any], where: str, lines: Sequence[int] | None = None) -> Array:
     """The numbers of classes, or the numbers to predict, float64 [n]."""
+    if finds_unusual(model.metadata):
+        return unusual_numbers(values, where, lines)
     return class_numbers(without_unit(values, model.metadata.get("target_unit")), model.metadata.get("classes"), where, lines)
 
 

@@ -24,6 +24,7 @@ from lutetia.models import (
     Targets,
     VotesClassifier,
     data_columns,
+    finds_unusual,
     in_run,
     load,
 )
@@ -97,6 +98,9 @@ def _show(result: dict[str, Any]) -> None:
         lines["input"] = " × ".join(map(str, sizes)) + _range(metadata) if len(sizes) > 1 else _columns(sizes[0], metadata)
         if "outputs" in config:
             lines["predicts"] = f"{_few(_target_texts(metadata, config))} (--output takes one)"
+        elif finds_unusual(metadata):
+            told = metadata["unusual"]
+            lines["predicts"] = f"which rows are unusual: {told['share']:.2%} of rows like the {told['rows']:,} it was tried on"
         elif metadata.get("task") in ("regression", "ranking"):
             within = f", 9 of 10 test rows within ±{short_number(metadata['error_90'])}" if "error_90" in metadata else ""
             lines["predicts"] = f"{predicted_text(metadata, config)}{within}"

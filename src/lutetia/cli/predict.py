@@ -20,10 +20,11 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTTransformer, Tabular, Targets, as_floats, chances
+from lutetia.models import Classifier, LUTTransformer, Tabular, Targets, as_floats, chances, finds_unusual
 from lutetia.training import half_widths, interval_ends
 
 BATCH = 1024
+AT_ONCE = 1 << 14  # rows of a table
 SHOWN = 40  # inputs on a screen; files hold all
 SHOWN_SKIPPED = 5  # damaged images
 STDOUT = Path("-")
@@ -79,6 +80,10 @@ def predict(checkpoint: Path, request: PredictRequest, show: bool) -> dict[str, 
         from lutetia.cli.predict_targets import predict_targets
 
         return predict_targets(model, request, show)
+    if isinstance(model, Tabular) and finds_unusual(model.metadata):
+        from lutetia.cli.predict_unusual import predict_unusual
+
+        return predict_unusual(model, request, show)
     if isinstance(model, Tabular) and model.is_regression:
         return _numbers(model, request, show)
     if isinstance(model, Classifier):

@@ -39,6 +39,7 @@ from lutetia.training import (
     holds_table_run,
     is_table,
     make_table_config,
+    n_unusual_fits,
     open_table,
     open_targets,
     override_setting,
@@ -99,6 +100,8 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         else:
             show_types(config, folder, opened, guessed=is_guess)
     trials = 1 + config.fit.calibrate
+    if not isinstance(opened, list) and opened[0].is_unusual:
+        trials = n_unusual_fits(len(opened[1].splits["train"]))
     with Progress("fitting tables", trials * config.fit.n_tables, show) as progress:
 
         def each(done: int, losses: dict[str, float]) -> None:
@@ -193,7 +196,7 @@ def show_types(config: TableConfig, folder: Path, opened: tuple[LearningTable, D
     unit = "row" if table.windows is None and table.forecast is None else "window"
     count = ", ".join(f"{rows_text(part, unit)} to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
-    kind = kind if table.query is None else "ranking"
+    kind = "unusual rows" if table.is_unusual else kind if table.query is None else "ranking"
     target = f" {'of' if table.query is None else 'by'} {one_line(str(config.data.target))}" if config.data.target else ""
     target += ", the last column (--target names another)" if target and guessed else ""
     parted = held_out(config, table)
@@ -411,6 +414,15 @@ def ranking_text(measured: dict[str, Any]) -> str:
     )
 
 
+def flagged_text(measured: dict[str, Any]) -> str:
+    """What is flagged of rows, and where the unusual ones are known how well they are found."""
+    if "roc_auc" not in measured:
+        return f"{measured['flagged']:.2%} of the rows flagged as unusual, {measured['wanted']:.2%} wanted"
+    found = f"{measured['found']:,} of {measured['unusual']:,} unusual rows found, {measured['flagged_rows']:,} rows flagged"
+    order = f"average precision {measured['average_precision']:.4f}, ROC AUC {measured['roc_auc']:.4f}"
+    return f"{order}; {found}, {measured['false_alarms']:.2%} of the usual ones, {measured['wanted']:.2%} wanted"
+
+
 def told_measure(measured: dict[str, Any]) -> str:
     """The headline numbers of an evaluation."""
     if "weighted_by" in measured:
@@ -418,6 +430,8 @@ def told_measure(measured: dict[str, Any]) -> str:
         return f"weighted by {one_line(measured['weighted_by'])}: {told_measure(rest)}"
     if "ndcg_10" in measured:
         return ranking_text(measured)
+    if "flagged" in measured:
+        return flagged_text(measured)
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
     unit = f" {one_line(measured['unit'])}" if "unit" in measured else ""

@@ -17,7 +17,7 @@ BITSTREAMS = {"ice40": "circuit.bin", "ecp5": "circuit.bit"}  # the file, named 
 # Of `build --board`, as in precompute/boards/boards.toml, which completion has no time to read.
 BOARDS = ("icebreaker", "icestick", "hx8k", "icesugar", "ulx3s-12f", "ulx3s-25f", "ulx3s-45f", "ulx3s-85f")
 SPLITS = ("train", "valid", "test")
-TASKS = ("classification", "regression", "ranking")
+TASKS = ("classification", "regression", "ranking", "unusual")
 UNKNOWN = ("error", "missing")  # what categories are that a model has not seen
 NO_VALUE = ("seen", "exact", "none")  # how `import` takes missing values
 DEVICES = ("cpu", "cuda")

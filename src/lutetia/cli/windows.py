@@ -10,8 +10,17 @@ import numpy as np
 
 from lutetia.cli.show import console, one_line
 from lutetia.errors import DataError
-from lutetia.models import Classifier, SignalWindows, signal_windows
-from lutetia.training import class_numbers, find_target, read_table_file, recordings, window_labels, window_places, window_rows
+from lutetia.models import Classifier, SignalWindows, finds_unusual, signal_windows
+from lutetia.training import (
+    class_numbers,
+    find_target,
+    read_table_file,
+    recordings,
+    unusual_numbers,
+    window_labels,
+    window_places,
+    window_rows,
+)
 
 if TYPE_CHECKING:  # a config loads what fits
     from lutetia.training import TableConfig, TableFile, WindowRows, WindowsRead
@@ -95,13 +104,18 @@ def labelled_windows(model: Classifier, path: Path, label: str | int | None) -> 
     """Windows [n, inputs] that have one label, and these, float64 [n]; and how many others there are, in which it changes or has
     no value. `label` is the column of labels, the model's by default."""
     windows, file = _opened(model, path)
+    is_unusual = finds_unusual(model.metadata)
+    if is_unusual and label is None:
+        rows = window_rows(file, windows, model.metadata.get("missing", []))
+        return rows.inputs, np.zeros(len(rows.inputs), np.int64), 0
     target = find_target(file, model.metadata.get("target") if label is None else label)
     rows, classes = window_rows(file, windows, model.metadata.get("missing", [])), model.metadata.get("classes")
     labels = window_labels(file, target, windows, rows, is_number=classes is None)
     kept = [number for number, own in enumerate(labels) if own is not None]
     if not kept:
         raise DataError(f"{path}: {target!r} changes or lacks in all {len(labels):,} windows, expected rows of one label")
-    y = class_numbers([labels[number] for number in kept], classes, f"{path}, column {target!r}")
+    own, where = [labels[number] for number in kept], f"{path}, column {target!r}"
+    y = unusual_numbers(own, where) if is_unusual else class_numbers(own, classes, where)
     return rows.inputs[kept], y, len(labels) - len(kept)
 
 

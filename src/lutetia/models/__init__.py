@@ -56,6 +56,10 @@ from lutetia.models.texts import (
 )
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
+from lutetia.models.unusual import CLASSES as UNUSUAL_CLASSES
+from lutetia.models.unusual import TASK as UNUSUAL
+from lutetia.models.unusual import finds_unusual, rarity, rarity_text
+from lutetia.models.unusual import levels_of as unusual_levels
 from lutetia.models.values import ColumnValues, value_columns
 from lutetia.models.votes import Votes, VotesClassifier
 from lutetia.models.votes_config import VotesConfig

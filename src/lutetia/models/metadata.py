@@ -1,6 +1,6 @@
 """What a checkpoint says about its data: `model.metadata`, plain values that `metadata.json` holds.
 
-task         "classification", "regression", "ranking" or "language"
+task         "classification", "regression", "ranking", "unusual" or "language"
 classes      the names of the classes, one for each output
 features     the names of the inputs, one for each number
 input_low    the smallest value of each input in the training data, or one number for all of them
@@ -18,6 +18,7 @@ dates        by the number of an input, as a string, how its dates are written: 
              its numbers are seconds since the beginning of 1970
 texts        by the names of text columns, what is made of them: see `lutetia.models.texts`; their inputs come after all others,
              and `features` names those, too
+unusual      of a model of unusual rows, how rare its scores are: see `lutetia.models.unusual`
 windows      of a model of sensor signals, the windows that it takes: see `lutetia.models.windows`; `features` names what is made
              of them
 forecast     of a model that forecasts a series, what it sees and how far ahead it looks: see `lutetia.models.forecasts`
@@ -47,12 +48,14 @@ from lutetia.files import read_json
 from lutetia.models.dates import ORDERS
 from lutetia.models.forecasts import check_forecast
 from lutetia.models.texts import check_text_columns
+from lutetia.models.unusual import TASK as UNUSUAL
+from lutetia.models.unusual import check_unusual
 from lutetia.models.windows import check_signal_windows
 
 METADATA = "metadata.json"
 UNKNOWN = ("error", "missing")
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
-TASKS = ("classification", "regression", "ranking", "language")
+TASKS = ("classification", "regression", "ranking", UNUSUAL, "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
 MOST_DECIMALS = 18
@@ -84,6 +87,7 @@ def check_metadata(metadata: object, config: Any) -> dict[str, Any]:
         if not hasattr(config, "n_encoded") or len(config.input_shape) != 1 or "windows" in metadata:
             fail("metadata.forecast", metadata["forecast"], "none, as the model is not one of columns")
         check_forecast(metadata["forecast"], metadata.get("features", ()), n_inputs)
+    check_unusual(metadata, n_classes)
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
     except (TypeError, ValueError, RecursionError) as error:

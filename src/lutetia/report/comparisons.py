@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lutetia._shared.numbers import short_number
-from lutetia.models import Tabular, gram_text, text_columns
+from lutetia.models import Tabular, finds_unusual, gram_text, text_columns
 
 Array = np.ndarray[Any, Any]
 
@@ -56,8 +56,8 @@ class Questions:
 
     def __call__(self, codes: Array, contrast: Array) -> list[Comparison]:
         """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first, but words that
-        a text lacks last. Two columns whose ranks differ are compared once: the higher is above the lower, whichever a table
-        names first.
+        a text lacks last. Of an unusual row only those that made it so: what all rows share is rarest the other way round. Two
+        columns whose ranks differ are compared once: the higher is above the lower, whichever a table names first.
 
         `contrast` [outputs] says with which weights the outputs are explained.
         """
@@ -74,6 +74,7 @@ class Questions:
         asked, others = np.divmod(keys, len(known))
         lacking = np.isin(asked, self._asked) & (known[asked] <= known[others])  # most words there are
         order = np.lexsort((places, -np.abs(effects), lacking))
+        order = order[effects[order] > 0] if finds_unusual(self._model.metadata) else order
         found = zip(*(part[order].tolist() for part in (asked, others, effects)), strict=True)
         return [self._told(this, that, bool(known[this] > known[that]), effect) for this, that, effect in found]
 

@@ -1,5 +1,6 @@
 """Estimators for tables of data, with scikit-learn's methods: `LUTClassifier`, `LUTRegressor`, `LUTRanker`,
-`GateClassifier`; `compare`, which puts them beside others; and `WindowFeatures`, which makes columns of windows of signals.
+`GateClassifier`, `LUTOutlierDetector`; `compare`, which puts them beside others; and `WindowFeatures`, which makes columns of
+windows of signals.
 
 scikit-learn is imported on first use.
 """
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lutetia.sklearn.contest import Contest, document, fit_ours, play
     from lutetia.sklearn.explanation import Explanation
     from lutetia.sklearn.gates import GateClassifier
+    from lutetia.sklearn.outliers import LUTOutlierDetector
     from lutetia.sklearn.peers import CONSTANT as CONSTANT_ANSWER
     from lutetia.sklearn.peers import METHODS as PEER_METHODS
     from lutetia.sklearn.peers import Fitted, Problem, contestants
@@ -31,6 +33,7 @@ __all__ = [
     "Explanation",
     "GateClassifier",
     "LUTClassifier",
+    "LUTOutlierDetector",
     "LUTRanker",
     "LUTRegressor",
     "WindowFeatures",
@@ -40,6 +43,7 @@ __all__ = [
 _HOMES = {
     "LUTClassifier": "boosted",
     "LUTRegressor": "boosted",
+    "LUTOutlierDetector": "outliers",
     "LUTRanker": "ranker",
     "GateClassifier": "gates",
     "Comparison": "explanation",

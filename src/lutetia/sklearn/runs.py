@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lutetia.models import Tabular, Targets, data_columns
+from lutetia.models import Tabular, Targets, data_columns, finds_unusual
 from lutetia.sklearn.checks import interaction_cst
 
 
@@ -29,6 +29,8 @@ def state_of_run(model: Tabular | Targets) -> dict[str, Any] | None:
         params["monotonic_cst"] = [turned * sign for sign in signs]
     if limited := interaction_cst(config.most_columns, config.column_groups):
         params["interaction_cst"] = limited
+    if finds_unusual(known):
+        return {"class": "LUTOutlierDetector", "params": params, "named": "features" in known}
     name = "LUTRanker" if model.loss.is_ranking else "LUTRegressor" if model.is_regression else "LUTClassifier"
     state = {"class": name, "params": params, "named": "features" in known}
     return state if model.is_regression else state | {"class_kind": "U", "classes": known["classes"]}

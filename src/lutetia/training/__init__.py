@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lutetia.training.data import Data, Names, Samples, Text, open_data, standard_library
     from lutetia.training.date_columns import DateColumn, have_times
     from lutetia.training.date_columns import dated as date_numbers
+    from lutetia.training.detection import average_precision, roc_auc
     from lutetia.training.evaluate import evaluation_sums
     from lutetia.training.fitting import fit
     from lutetia.training.forecasts import forecast_labels, forecast_rows, naive_errors
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from lutetia.training.table_checks import check_fit
     from lutetia.training.table_files import KINDS as TABLE_KINDS
     from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
-    from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, make_target, read_table_file
+    from lutetia.training.table_files import LearningTable, TableFile, find_target, is_table, read_table_file
     from lutetia.training.table_files import named as column_names
     from lutetia.training.table_fit import fit_rows, suit_limits, table_shape
     from lutetia.training.table_measure import measure as measure_tabular
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from lutetia.training.tables import numbers as numeric_columns
     from lutetia.training.tabular import Shape, TabularRows, balanced_factors, encode_rows, fit_tabular
     from lutetia.training.tabular import make_model as make_tabular
+    from lutetia.training.target_column import make_target, unusual_numbers
     from lutetia.training.target_fit import fit_targets, one_target, target_bounds
     from lutetia.training.target_run import (
         OpenedTarget,
@@ -88,6 +90,11 @@ if TYPE_CHECKING:
     from lutetia.training.task import told as metrics_text
     from lutetia.training.texts import as_texts, describe_texts, looks_like_text, model_rows, read_texts, with_texts
     from lutetia.training.units import find_unit, without_unit
+    from lutetia.training.unusual import N_ANCHORS as UNUSUAL_ANCHORS
+    from lutetia.training.unusual import N_TABLES as UNUSUAL_TABLES
+    from lutetia.training.unusual import SHARE as UNUSUAL_SHARE
+    from lutetia.training.unusual import fit_unusual, unusual_settings
+    from lutetia.training.unusual import n_fits as n_unusual_fits
     from lutetia.training.window_example import HeldRows, held_rows
     from lutetia.training.window_guess import guess_forecast, guess_windows
     from lutetia.training.windows import (
@@ -131,6 +138,7 @@ __getattr__, __dir__ = lazy_door(
         "config": "Config DataConfig make_config override_setting=override read_config read_toml",
         "data": "Data Names Samples Text open_data standard_library",
         "date_columns": "DateColumn date_numbers=dated have_times",
+        "detection": "average_precision roc_auc",
         "evaluate": "evaluation_sums",
         "fitting": "fit",
         "forecasts": "forecast_labels forecast_rows naive_errors",
@@ -156,7 +164,7 @@ __getattr__, __dir__ = lazy_door(
         "windows": "WindowRows WindowsRead make_signal recordings window_labels window_places window_rows",
         "splits": "Split",
         "table_files": "LearningTable TABLE_KINDS=KINDS TableFile UNNAMED_COLUMN=UNNAMED"
-        " column_names=named find_target is_table make_target read_table_file",
+        " column_names=named find_target is_table read_table_file",
         "table_fit": "fit_rows suit_limits table_shape",
         "table_measure": "measure_tabular=measure",
         "table_parts": "fold_rows learning_rows",
@@ -167,8 +175,11 @@ __getattr__, __dir__ = lazy_door(
         "tabular": "TabularRows Shape balanced_factors encode_rows fit_tabular make_tabular=make_model",
         "target_fit": "fit_targets one_target target_bounds",
         "target_run": "OpenedTarget check_targets guess_targets joined_rows of_target open_targets targets_of train_targets",
+        "target_column": "make_target unusual_numbers",
         "task": "context_of metrics_of metrics_text=told",
         "texts": "as_texts describe_texts looks_like_text model_rows read_texts with_texts",
         "units": "find_unit without_unit",
+        "unusual": "UNUSUAL_ANCHORS=N_ANCHORS UNUSUAL_SHARE=SHARE UNUSUAL_TABLES=N_TABLES fit_unusual"
+        " n_unusual_fits=n_fits unusual_settings",
     },
 )

@@ -16,14 +16,15 @@ import torch
 
 from lutetia._shared.numbers import short_number
 from lutetia.errors import DataError, did_you_mean
-from lutetia.models import Forecast, Tabular
+from lutetia.models import UNUSUAL, Forecast, Tabular
 from lutetia.models import varying_parts as parts_that_vary
 from lutetia.training.boosting import Boosting
 from lutetia.training.columns import is_missing, row_name, text_of, without_words
 from lutetia.training.date_columns import dated, find_dates
 from lutetia.training.splits import Split
-from lutetia.training.table_files import LearningTable, TableFile, find_target, make_target
+from lutetia.training.table_files import LearningTable, TableFile, find_target
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
+from lutetia.training.target_column import make_target
 from lutetia.training.windows import find_signals, guessed_task, recording_begins, signal_values, target_numbers
 
 if TYPE_CHECKING:
@@ -136,6 +137,10 @@ def _check(file: TableFile, wanted: TableSettings) -> tuple[str, int, int]:
         raise DataError(f"data.series is {wanted.series!r}, which is not a column of {file.path}: {hint}")
     if wanted.window is None or wanted.ahead is None:
         raise DataError("data.ahead is set without data.window, expected the rows that a forecast looks back at")
+    if wanted.task == UNUSUAL:
+        raise DataError(
+            f"data.ahead is {wanted.ahead}, expected none to find unusual rows: windows of rows that are there are looked at"
+        )
     name = series_target(file, wanted.target)
     if name == wanted.series:
         raise DataError(f"data.series is {name!r}, the column to predict, expected another one")

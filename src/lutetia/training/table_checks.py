@@ -14,12 +14,14 @@ from lutetia.training.patches import can_have_patches
 from lutetia.training.table_files import LearningTable, task_of
 from lutetia.training.table_fit import names_of
 
+LEAST_ROWS = 10  # of which unusual ones are found
 if TYPE_CHECKING:
     from lutetia.training.table_run import TableConfig
 
 
 def check_fit(config: TableConfig, table: LearningTable) -> None:
     """Refuse settings that do not fit a table."""
+    _check_unusual(config, table)
     if config.fit.balanced and not table.classes:
         raise DataError(f"fit.balanced is true, and a {task_of(table)} has no classes, expected false")
     _check_loss(config, table)
@@ -38,6 +40,27 @@ def check_fit(config: TableConfig, table: LearningTable) -> None:
         )
     _check_monotone(config, table)
     _check_interactions(config, table)
+
+
+def _check_unusual(config: TableConfig, table: LearningTable) -> None:
+    """Refuse settings of other tasks for unusual rows, and those of unusual rows for other tasks."""
+    fit = config.fit
+    if not table.is_unusual:
+        if fit.flagged is not None:
+            raise DataError(f'fit.flagged is {fit.flagged:g}, expected data.task = "unusual" too')
+        return
+    if len(table.y) < LEAST_ROWS:
+        raise DataError(f"{config.data.path} holds {len(table.y)} rows, expected {LEAST_ROWS} or more to find unusual ones")
+    if fit.flagged == 0:
+        raise DataError("fit.flagged is 0, expected more: the part of rows like these that is flagged")
+    others = ("balanced", "calibrate", "enough_tables", "interactions", "intervals", "monotone", "patience", "quantile")
+    given = [name for name in others if getattr(fit, name)]
+    if fit.loss != Loss().name:
+        given.append("loss")
+    if given:
+        raise DataError(f"fit.{given[0]} is {getattr(fit, given[0])!r}, expected none: nothing is predicted of unusual rows")
+    if config.data.shapes:
+        raise DataError(f"data.shapes is {config.data.shapes!r}, expected false: shapes are chosen by what is to be predicted")
 
 
 def _check_monotone(config: TableConfig, table: LearningTable) -> None:

@@ -13,20 +13,16 @@ import numpy as np
 from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, LutetiaError, did_you_mean
 from lutetia.files import check_file
-from lutetia.models import LONGEST_NAME, MISSING_WORDS, Grams
+from lutetia.models import MISSING_WORDS, UNUSUAL, UNUSUAL_CLASSES, Grams
 from lutetia.training.arrays import read_npz
 from lutetia.training.columns import (
     AS_ASKED,
-    MOST_CLASSES,
-    SHOWN,
     Column,
     is_missing,
-    missing_words,
     number_of,
     plain_numbers,
     read_column,
     row_name,
-    text_of,
     why_left_out,
     without_words,
 )
@@ -45,7 +41,8 @@ from lutetia.training.queries import check_query, query_numbers, split_queries
 from lutetia.training.row_columns import NONE as NO_ROW_COLUMNS
 from lutetia.training.row_columns import RowColumns, RowReader
 from lutetia.training.splits import RANDOM, Split
-from lutetia.training.tables import LARGEST, class_order, read_cells
+from lutetia.training.tables import read_cells
+from lutetia.training.target_column import check_name, make_target
 from lutetia.training.texts import check_texts, looks_like_text, read_texts, texts_text
 from lutetia.training.units import find_unit, without_unit
 
@@ -53,11 +50,10 @@ if TYPE_CHECKING:
     from lutetia.training.forecasts import ForecastRead
     from lutetia.training.windows import WindowsRead
 
-FEW_CLASSES = 5  # distinct whole numbers that are taken for classes where most rows have one of their own
 DEEPEST = 10  # rows from the top in which names of columns are looked for that are not in the first
 UNNAMED = "column "  # and its number
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
-TASKS = ("classification", "regression", "ranking")
+TASKS = ("classification", "regression", "ranking", UNUSUAL)
 AS_THEY_ARE = ImageSettings()
 
 
@@ -103,6 +99,7 @@ class LearningTable:
     texts: tuple[Grams, ...] = ()  # columns besides those of x
     windows: WindowsRead | None = None  # of signals, of which the rows of x are made
     forecast: ForecastRead | None = None  # or what is known before a moment that is forecast
+    is_unusual: bool = False  # rows of which unusual ones are to be found: nothing is to be predicted, all y are 0
 
     @property
     def types(self) -> list[tuple[str, str]]:
@@ -130,6 +127,8 @@ class LearningTable:
 
 def task_of(table: LearningTable) -> str:
     """One of `TASKS`."""
+    if table.is_unusual:
+        return UNUSUAL
     return "classification" if table.classes else "regression" if table.query is None else "ranking"
 
 
@@ -205,6 +204,8 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
     if task is not None and task not in TASKS:
         raise ArgumentError(f"task is {task!r}, expected one of {', '.join(map(repr, TASKS))}")
     check_query(file.path, file.columns, task, wanted.query)
+    if task == UNUSUAL:
+        check_unusual(file, target, wanted)
     if file.x is not None:
         wanted.rows.check(file.columns, None, file.path)
         if wanted.rows.split != "random" and file.path.is_dir():
@@ -217,22 +218,26 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         split = RowReader({}, DatesFound({}, {}), file.path, file.lines).split(wanted.rows, len(x))
         shape = tuple(x.shape[1:])
         return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, file.left_out, shape, file.skipped, split=split)
-    name = find_target(file, target)
-    if name == wanted.query:
+    name = None if task == UNUSUAL else find_target(file, target)
+    targets = () if name is None else (name,)
+    if name is not None and name == wanted.query:
         raise DataError(f"{file.path}, column {name!r} is the target, expected data.query to be another")
     _check_listed(file, wanted)
-    besides = (name,) if wanted.query is None else (name, wanted.query)
+    besides = targets if wanted.query is None else (*targets, wanted.query)
     others = _columns(file, wanted, (*besides, *wanted.categorical, *(wanted.text or ())))
     found = find_dates(others, wanted.dates, wanted.day_first, file.lines)
     dropped = _left_out(file, wanted, found)
     wanted.rows.check(file.columns, name, file.path)
     dropped |= {column: why for column, why in wanted.rows.no_inputs.items() if column not in (*wanted.categorical, *besides)}
-    file = with_targets(file, [name, *wanted.rows.names.values()], wanted.missing) if wanted.skip else file
-    reader = RowReader(_columns(file, wanted, (name,)), found, file.path, file.lines)
-    split, weight = reader.split(wanted.rows, len(file.columns[name])), None
+    file = with_targets(file, [*targets, *wanted.rows.names.values()], wanted.missing) if wanted.skip else file
+    reader = RowReader(_columns(file, wanted, targets), found, file.path, file.lines)
+    n_rows = len(next(iter(file.columns.values())))
+    split, weight = reader.split(wanted.rows, n_rows), None
     if wanted.rows.weight is not None:
         weight = reader.weight(wanted.rows.weight)
-    y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
+    y, classes = np.zeros(n_rows, np.int64), list(UNUSUAL_CLASSES)
+    if name is not None:
+        y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
     query = None
     if wanted.query is not None:
         query = query_numbers(file.columns[wanted.query], f"{file.path}, column {wanted.query!r}", file.lines)
@@ -251,7 +256,8 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
             why = constant_dates(numbers)
         else:
             unit = None if column in wanted.categorical or column in (wanted.text or ()) else find_unit(values)
-            if column not in wanted.categorical and unit is None and _is_text(column, values, wanted, found):
+            may_be_text = name is not None and column not in wanted.categorical and unit is None
+            if may_be_text and _is_text(column, values, wanted, found):
                 texts.append(read_texts(values, column, len(parts) + len(texts)))
                 continue
             why, numbers, known = read_column(without_unit(values, unit), column in wanted.categorical)
@@ -268,14 +274,27 @@ def make_table(file: TableFile, target: str | int | None, task: str | None, want
         parts.append(numbers)
         features.append(column)
     if not parts and not texts:
-        raise DataError(f"{file.path} has no column to learn from besides {name!r}")
-    target_unit = None if classes else find_unit(file.columns[name])
+        besides_target = "" if name is None else f" besides {name!r}"
+        raise DataError(f"{file.path} has no column to learn from{besides_target}")
+    target_unit = None if classes or name is None else find_unit(file.columns[name])
     x, shape = np.stack(parts, 1) if parts else np.empty((len(y), 0)), (len(parts),)
     skipped = file.skipped
     return LearningTable(
         x, y, features, classes, categories, dropped, shape, skipped, units, target_unit, dates, weight=weight, split=split,
-        query=query, texts=tuple(texts),
+        query=query, texts=tuple(texts), is_unusual=task == UNUSUAL,
     )  # fmt: skip
+
+
+def check_unusual(file: TableFile, target: str | int | None, wanted: Reading) -> None:
+    """Refuse what unusual rows are not found in, or by."""
+    if file.x is not None or file.path.suffix.lower() == ".npz":
+        raise DataError(f"{file.path} holds arrays or images, expected a .csv or .parquet file to find unusual rows in")
+    if target is not None:
+        hint = "data.leave_out leaves columns out"
+        raise DataError(f"data.target is {target!r}, expected none to find unusual rows, which predicts nothing: {hint}")
+    for key, given in (("text", wanted.text), ("weight", wanted.rows.weight)):
+        if given:
+            raise DataError(f"data.{key} is {given!r}, expected none: unusual rows are not found by it")
 
 
 def _is_text(column: str, values: Sequence[Any], wanted: Reading, found: DatesFound) -> bool:
@@ -353,67 +372,13 @@ def _has(file: TableFile, row: int, cell: str) -> bool:
     return any(column[row] == cell for column in file.columns.values())
 
 
-def make_target(
-    values: Sequence[Any], task: str | None, where: str, lines: Sequence[int] | None = None
-) -> tuple[Array, list[str]]:
-    """The target as numbers [n], and the names of the classes; none for a regression."""
-    if not len(values):
-        raise DataError(f"{where} has no rows, expected at least two")
-    empty = next((number for number, value in enumerate(values) if is_missing(value)), None)
-    if empty is not None:
-        row = row_name(empty, lines)
-        hint = "remove such rows, or skip them: --set data.skip_unusable=true"
-        raise DataError(f"{where} has no value in {row}, expected one in each row; {hint}")
-    texts = [text_of(value) for value in values]
-    bare = without_unit(texts, find_unit(texts))
-    by_text = {text: number_of(number) for text, number in set(zip(texts, bare, strict=True))}
-    numbers = [by_text[text] for text in texts]
-    numeric = None not in by_text.values()
-    guessed = task is None
-    if guessed and (words := missing_words(values)):
-        row = row_name([text.lower() for text in texts].index(words[0]), lines)
-        raise DataError(
-            f"{where} has {words[0]!r} in {row} and numbers elsewhere: remove such rows, or use --task classification"
-        )
-    if guessed:
-        whole = numeric and all(number.is_integer() for number in by_text.values() if number is not None)
-        few = len(by_text) <= (MOST_CLASSES if len(texts) >= 2 * len(by_text) else FEW_CLASSES)
-        task = "regression" if numeric and not (whole and few) else "classification"
-    if task in ("regression", "ranking"):
-        if not numeric:
-            raise DataError(f"{where} holds {texts[numbers.index(None)]!r}, expected numbers for a {task}")
-        target = np.array(numbers, np.float64)
-        far = np.flatnonzero(np.abs(target) > LARGEST)
-        if len(far):
-            raise DataError(f"{where}, {row_name(int(far[0]), lines)}: {texts[far[0]]} is too large for a 32-bit float")
-        return target, []
-    classes = sorted(set(texts), key=class_order)
-    if len(classes) < 2:
-        raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
-    if guessed and MOST_CLASSES < len(texts) < 2 * len(classes):
-        many = f"{len(classes):,} classes in {len(texts):,} rows, such as {classes[0]!r}"
-        raise DataError(f"{where} holds {many}, expected numbers, or classes that rows share (or --task classification)")
-    for name in classes:
-        _check_name(f"{where} has a class", name)
-    order = {name: number for number, name in enumerate(classes)}
-    return np.array([order[text] for text in texts], np.int64), classes
-
-
 def _check_names(path: Path, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
-        _check_name(f"{path} has a column", name)
+        check_name(f"{path} has a column", name)
         if name in seen:
             raise DataError(f"{path} has two columns named {name!r}, expected every name once")
         seen.add(name)
-
-
-def _check_name(where: str, name: str) -> None:
-    """Refuse a name that no model can keep."""
-    if len(name) > LONGEST_NAME:
-        raise DataError(f"{where} named {name[:SHOWN]!r}…, {len(name):,} characters, expected {LONGEST_NAME:,} at most")
-    if not name.strip():
-        raise DataError(f"{where} named {name!r}, expected letters or digits")
 
 
 def _arrays(path: Path) -> TableFile:

@@ -6,13 +6,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lutetia.models import Tabular
+import numpy as np
+
+from lutetia.models import UNUSUAL, Tabular
 from lutetia.training.boosting import Boosted, Each
 from lutetia.training.interactions import Interactions
 from lutetia.training.patches import PatchTrial, try_patches
 from lutetia.training.table_files import LearningTable
 from lutetia.training.table_parts import hold_out
 from lutetia.training.tabular import Shape, TabularRows, fit_tabular
+from lutetia.training.unusual import SHARE, fit_unusual
 
 if TYPE_CHECKING:
     from lutetia.training.table_run import FitSettings, TableConfig
@@ -60,6 +63,11 @@ def fit_rows(
 ) -> tuple[Tabular, Boosted, PatchTrial | None]:
     """The model fitted to rows, how its fit went, and what a trial said of patterns in images, if there was one."""
     settings = config.boosting()
+    if config.data.task == UNUSUAL:
+        share = SHARE if config.fit.flagged is None else config.fit.flagged
+        model = fit_unusual(rows.x, shape, settings, share, each=each)
+        layer = model.tables
+        return model, Boosted(layer.anchors.numpy(), layer.weight.detach().numpy(), np.zeros(shape.n_classes)), None
     watch = None if each is None else lambda done, losses: each(0, losses)  # a trial is no progress of the fit
     trial = try_patches(rows, shape, settings, watch) if config.data.patches == "auto" else None
     settings = replace(settings, patches=settings.patches or (trial is not None and trial.gains))

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from lutetia._shared.losses import Loss
-from lutetia.models import Tabular, best_class, log_chances
+from lutetia.models import Tabular, best_class, finds_unusual, log_chances
 from lutetia.training.class_counts import class_report
+from lutetia.training.detection import detection_report
 from lutetia.training.intervals import error_bound, half_widths
 from lutetia.training.ranking import measure_ranking
 
@@ -18,14 +19,16 @@ Array = np.ndarray[Any, Any]
 
 @torch.no_grad()
 def measure(model: Tabular, x: Array, y: Array, weight: Array | None = None, query: Array | None = None) -> dict[str, Any]:
-    """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers, and `measure_ranking` of
-    scores by the query of each row; rows count by their weights [n], in all but counts of rows."""
+    """The accuracy, the loss and the counts of classes, or what `_measure_numbers` says of numbers, `measure_ranking` of scores
+    by the query of each row, and `detection_report` of unusual rows; rows count by their weights [n], but in counts of rows."""
     if model.loss.is_ranking:
         assert query is not None
         return measure_ranking(y, model.numbers(torch.from_numpy(x)).numpy(), query, weight)
     if model.is_regression:
         return _measure_numbers(model, x, y, weight)
     scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)])
+    if finds_unusual(model.metadata):
+        return detection_report(y, (scores[:, 1] - scores[:, 0]).double().numpy(), model.metadata["unusual"]["share"])
     target = torch.from_numpy(y)
     losses = torch.nn.functional.nll_loss(log_chances(model, scores), target, reduction="none").numpy()
     predicted = best_class(model, scores)

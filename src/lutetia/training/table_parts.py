@@ -40,7 +40,7 @@ def part_table(table: LearningTable, share: float, path: Path, rows: tuple[Array
     train, test = part_rows([table], share, path) if rows is None else rows
     if count and not len(test) and table.split.kind != "random":
         raise DataError(f'{path}: no rows are left to test on with data.split = "{table.split.kind}": {FEW[table.split.kind]}')
-    if table.classes and table.split.kind == "latest" and len(np.unique(table.y[train])) < 2:
+    if table.classes and not table.is_unusual and table.split.kind == "latest" and len(np.unique(table.y[train])) < 2:
         name = table.classes[table.y[train][0]]
         raise DataError(f"{path}: the {len(train):,} rows before the latest hold one class, {name!r}, expected two")
     x, weight, splits = table.x.reshape(len(table.y), *table.input_shape), table.weight, {}

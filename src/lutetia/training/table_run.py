@@ -27,7 +27,7 @@ from lutetia.errors import DataError
 from lutetia.files import write_atomically
 from lutetia.models import LONGEST_WINDOW as LONGEST
 from lutetia.models import SHORTEST_WINDOW as SHORTEST
-from lutetia.models import UNKNOWN, SignalShape, Tabular, Targets, TextColumn, save, text_columns
+from lutetia.models import UNKNOWN, UNUSUAL, SignalShape, Tabular, Targets, TextColumn, save, text_columns
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.columns import identifies_rows, missing_words, numbers_rows
 from lutetia.training.data import Data, Names, Samples, fingerprint, numbers_among
@@ -58,6 +58,7 @@ from lutetia.training.table_measure import measure
 from lutetia.training.table_parts import learning_rows, part_table
 from lutetia.training.tabular import TabularRows
 from lutetia.training.texts import describe_texts, loudest_words, model_rows
+from lutetia.training.unusual import CANDIDATES, N_ANCHORS, N_TABLES, SHARE
 from lutetia.training.windows import window_table
 
 Array = np.ndarray[Any, Any]
@@ -134,6 +135,7 @@ class FitSettings:
     calibrate: bool = False  # a trial fit says how sure the probabilities may be
     enough_tables: bool = False  # that trial also says how many tables are enough, of n_tables at most
     intervals: bool = False  # of numbers: more tables say which rows may be further off than others
+    flagged: float | None = option(None, low=0, high=0.5)  # of unusual rows: the part of rows like these that is flagged
     loss: str = option("squared_error", choices=LOSSES)  # of numbers: see lutetia._shared.losses
     quantile: float | None = option(None, low=0, high=1)  # that loss = "quantile" predicts
     monotone: dict[str, int] = field(default_factory=dict)  # by column: 1, the answer never falls with it, or -1, it never rises
@@ -150,7 +152,7 @@ class TableConfig:
 
     def boosting(self) -> Boosting:
         """How tables are fitted, on the threads of torch."""
-        of_columns = ("monotone", "interactions")  # see `Shape`
+        of_columns = ("monotone", "interactions", "flagged")  # see `Shape`, and `fit_unusual`
         fit = {name: value for name, value in dataclasses.asdict(self.fit).items() if name not in of_columns}
         fit |= {"loss": RANKING} if self.data.task == "ranking" else {}
         shift, patches = self.data.shift or 0, self.data.patches is True
@@ -159,8 +161,11 @@ class TableConfig:
     def to_dict(self) -> dict[str, Any]:
         """As TOML has it: without what is None, or an empty table."""
         tables = dataclasses.asdict(self)
-        if self.data.task == "ranking":
+        if self.data.task in ("ranking", UNUSUAL):
             del tables["fit"]["loss"]  # which is that of numbers
+        if self.data.task == UNUSUAL:
+            for key in ("balanced", "calibrate", "enough_tables", "intervals"):
+                del tables["fit"][key]
         return {name: {key: each for key, each in table.items() if each not in (None, {})} for name, table in tables.items()}
 
 
@@ -252,7 +257,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         base, begun_with = choose_base(rows, shape, config.boosting(), table.forecast.forecast)
         shape = dataclasses.replace(shape, base=base)
     model, fitted, trial = fit_rows(config, rows, shape, each)
-    model.metadata = describe_texts(metadata_of(table, rows, config), model.metadata)
+    model.metadata |= describe_texts(metadata_of(table, rows, config), model.metadata)
     texts = text_columns(model.metadata)
     summary: dict[str, Any] = {
         "task": task_of(table),
@@ -289,7 +294,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None, open
         summary[name] |= {} if part.weight is None else {"weighted_by": config.data.weight}
         if table.forecast is not None and not table.classes:
             summary[name]["naive"] = naive_errors(table.forecast.forecast, part.x, part.y)
-        if table.classes:
+        if table.classes and not table.is_unusual:
             counts = np.bincount(part.y, part.weight, len(table.classes))
             summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / counts.sum())}
     leave(config, folder, out, model, summary)
@@ -390,12 +395,13 @@ def guess_config(
     file = read_table_file(path, images, skip) if file is None else file
     is_last = file.x is not None and has_colours_last(file.x.shape)
     file = _colours_first(file) if is_last else file
-    name = None if file.x is not None else find_target(file, target)
+    name = None if file.x is not None or task == UNUSUAL else find_target(file, target)
     others = {column: values for column, values in file.columns.items() if column not in (name, query)}
     counting = [column for column, values in others.items() if numbers_rows(values) or identifies_rows(column, values)]
     counting = counting if len(counting) < len(others) else []  # a curve over one number is to be learned
     words = sorted({word for values in others.values() for word in missing_words(values)})
-    table = make_table(file, name, task, Reading((), counting, words, None, day_first, skip, query=query))
+    reading = Reading((), counting, words, None, day_first, skip, query=query)
+    table = make_table(file, target if task == UNUSUAL else name, task, reading)
     wanted = task or task_of(table)
     dates = [table.features[number] for number in table.dates] or None
     columns = [column for column in table.left_out if column in file.columns]
@@ -403,6 +409,8 @@ def guess_config(
     settings = TableSettings(
         str(path), name, wanted, [], columns, dates, texts, day_first, query=query, missing=words, skip_unusable=skip
     )
+    if table.is_unusual:
+        settings = dataclasses.replace(settings, unknown="missing")
     if path.is_dir():
         settings = dataclasses.replace(settings, size=images.size, colour=images.colour)
     if is_last:
@@ -416,6 +424,8 @@ def guess_config(
 def guess_fit(settings: TableSettings, table: LearningTable) -> FitSettings:
     """How a table is best fitted, by its task and its size."""
     n_rows = len(table.y) * (1 - settings.test)
+    if table.is_unusual:
+        return FitSettings(n_tables=N_TABLES, n_anchors=N_ANCHORS, candidates=CANDIDATES, pairs=0.0, flagged=SHARE)
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
     if table.query is not None:
         enough = (table.query.max() + 1) * (1 - settings.test) >= ENOUGH_QUERIES

@@ -22,7 +22,6 @@ from lutetia.training.table_files import (
     TableFile,
     find_target,
     make_table,
-    make_target,
     read_table_file,
     task_of,
     with_targets,
@@ -32,6 +31,7 @@ from lutetia.training.table_measure import measure
 from lutetia.training.table_parts import hold_out, learning_rows, part_rows, part_table
 from lutetia.training.table_run import MODEL, TableConfig, guess_config, held_out, leave, metadata_of
 from lutetia.training.tabular import TabularRows
+from lutetia.training.target_column import make_target
 from lutetia.training.target_fit import fit_targets, target_bounds
 from lutetia.training.units import find_unit
 

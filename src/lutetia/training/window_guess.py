@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia.errors import DataError
-from lutetia.models import most_apart
+from lutetia.models import UNUSUAL, most_apart
 from lutetia.training.columns import missing_words
 from lutetia.training.config import override
 from lutetia.training.forecasts import forecast_table, series_target
@@ -27,7 +27,8 @@ def guess_windows(path: Path, file: TableFile, target: str | None, task: str | N
     wished = given.target if target is None else target
     if isinstance(wished, list):
         raise DataError(f"data.target is {wished}, expected one column with data.window")
-    name = find_target(file, wished)
+    is_unusual = UNUSUAL in (task, given.task)
+    name = wished if is_unusual else find_target(file, wished)
     others = [cells for column, cells in file.columns.items() if column not in (name, given.series, given.split_by)]
     words = given.missing or sorted({word for cells in others for word in missing_words(cells)})
     wanted = replace(given, target=name, task=task or given.task, missing=words)
@@ -39,10 +40,10 @@ def guess_windows(path: Path, file: TableFile, target: str | None, task: str | N
         task=task_of(table),
         step=windows.step,
         signals={signal.name: signal.decimals for signal in windows.signals},
-        shapes=given.shapes if given.shapes is not None or not most_apart(windows.length) else "auto",
+        shapes=given.shapes if given.shapes is not None or is_unusual or not most_apart(windows.length) else "auto",
     )
     fit = guess_fit(wanted, table)
-    if table.classes:  # with shapes 87.4% were right, and 85.6% by 500 tables of 64 rows, which are larger
+    if table.classes and not is_unusual:  # with shapes 87.4% were right, and 85.6% by 500 tables of 64 rows, which are larger
         fit = replace(fit, n_tables=N_TABLES, n_anchors=N_ANCHORS)
     # Two features compared by rank are no reason that reads well, and C needs all edges of both: 94.2% were right either way.
     return TableConfig(wanted, replace(fit, pairs=0.0))

@@ -17,12 +17,13 @@ import numpy as np
 
 from lutetia._shared.numbers import short_number
 from lutetia.errors import DataError, did_you_mean
-from lutetia.models import LONGEST_SIGNAL, SignalColumn, SignalShape, SignalWindows
+from lutetia.models import LONGEST_SIGNAL, UNUSUAL, UNUSUAL_CLASSES, SignalColumn, SignalShape, SignalWindows
 from lutetia.models import MOST_SIGNAL_DECIMALS as MOST_DECIMALS
 from lutetia.training.columns import AS_ASKED, is_missing, number_of, plain_numbers, row_name, shown_text, text_of, without_words
 from lutetia.training.ranges import decimals_of
 from lutetia.training.splits import Split
-from lutetia.training.table_files import LearningTable, TableFile, find_target, make_target
+from lutetia.training.table_files import LearningTable, TableFile, check_unusual, find_target
+from lutetia.training.target_column import make_target
 
 if TYPE_CHECKING:
     from lutetia.training.table_run import TableSettings
@@ -122,14 +123,17 @@ def window_table(file: TableFile, wanted: TableSettings, shapes: tuple[SignalSha
     _refuse_settings(file.path, wanted)
     if isinstance(wanted.target, list):
         raise DataError(f"data.target is {wanted.target}, expected one column with data.window")
-    name = find_target(file, wanted.target)
+    is_unusual = wanted.task == UNUSUAL
+    if is_unusual:
+        check_unusual(file, wanted.target, wanted.reading)
+    name = None if is_unusual else find_target(file, wanted.target)
     named = {"data.series": wanted.series, "data.split_by": wanted.split_by}
     for setting, column in named.items():
         if column is not None and column not in file.columns:
             raise DataError(
                 f"{setting} is {column!r}, which is not a column of {file.path}: {did_you_mean(column, file.columns)}"
             )
-        if column == name:
+        if column is not None and column == name:
             raise DataError(f"{setting} is {column!r}, the column to predict, expected another one")
     besides = [each for each in (name, *named.values()) if each is not None]
     begins = recording_begins(file, wanted.series)
@@ -140,7 +144,7 @@ def window_table(file: TableFile, wanted: TableSettings, shapes: tuple[SignalSha
     )
     length = wanted.window or 0
     windows = SignalWindows(length, wanted.step or max(1, length // 2), columns, max(bits), wanted.series, shapes)
-    task = wanted.task or guessed_task(file, name)
+    task = wanted.task or guessed_task(file, str(name))
     held, why, key = _held_together(file, replace(wanted, task=task), name, begins, length)
     starts = _starts(begins, len(values), windows)
     if not len(starts):
@@ -149,7 +153,7 @@ def window_table(file: TableFile, wanted: TableSettings, shapes: tuple[SignalSha
     empty = np.isnan(values).any(1)
     lacking = ~_same(np.zeros(len(values), np.int64), empty)(starts, length)
     rows = WindowRows(starts[~lacking], np.empty((0, 0)), begins)
-    labels = window_labels(file, name, windows, rows, task == "regression")
+    labels = [0] * len(rows.starts) if name is None else window_labels(file, name, windows, rows, task == "regression")
     kept = np.array([label is not None for label in labels], bool)
     if wanted.split_by is not None:
         kept &= _same(key, np.zeros(len(key), bool))(rows.starts, length)
@@ -157,9 +161,10 @@ def window_table(file: TableFile, wanted: TableSettings, shapes: tuple[SignalSha
         raise DataError(
             f"{file.path}: {name!r} changes or lacks in all {len(kept):,} windows of {length:,} rows, expected shorter ones"
         )
-    y, classes = make_target(
-        [label for label, own in zip(labels, kept, strict=True) if own], task, f"{file.path}, column {name!r}"
-    )
+    y, classes = np.zeros(kept.sum(), np.int64), list(UNUSUAL_CLASSES)
+    if name is not None:
+        own_labels = [label for label, own in zip(labels, kept, strict=True) if own]
+        y, classes = make_target(own_labels, task, f"{file.path}, column {name!r}")
     starts = rows.starts[kept]
     samples = windows.samples(np.nan_to_num(values))
     x = windows.inputs(samples, starts)
@@ -168,7 +173,9 @@ def window_table(file: TableFile, wanted: TableSettings, shapes: tuple[SignalSha
     ends = list(zip(np.nanmin(values, 0).tolist(), np.nanmax(values, 0).tolist(), strict=True))
     split = Split("latest" if wanted.split == "latest" else "groups", key[starts])
     read = WindowsRead(windows, counts, ends, held, samples, starts, begins, why)
-    return LearningTable(x, y, windows.titles, classes, {}, left_out, x.shape[1:], split=split, windows=read)
+    return LearningTable(
+        x, y, windows.titles, classes, {}, left_out, x.shape[1:], split=split, windows=read, is_unusual=is_unusual
+    )
 
 
 def _refuse_settings(path: Path, wanted: TableSettings) -> None:
@@ -366,10 +373,10 @@ def target_numbers(file: TableFile, target: str) -> Array:
 
 
 def _held_together(
-    file: TableFile, wanted: TableSettings, target: str, begins: Array, length: int
+    file: TableFile, wanted: TableSettings, target: str | None, begins: Array, length: int
 ) -> tuple[tuple[str, str], str, Array]:
     """What is held out together, why not whole recordings, and for each row the number of what it belongs to, int64 [rows]."""
-    n_rows = len(file.columns[target])
+    n_rows = len(next(iter(file.columns.values())))
     if wanted.split == "groups":
         code = _codes(file.columns[str(wanted.split_by)])
         if len(empty := np.flatnonzero(code < 0)):
@@ -378,7 +385,8 @@ def _held_together(
             )
         return ("groups", str(wanted.split_by)), "", code
     series = None if wanted.series is None else _codes(file.columns[wanted.series])
-    why = "" if series is None else _few_series(series, _codes(file.columns[target]), wanted)
+    labels = np.zeros(n_rows, np.int64) if target is None else _codes(file.columns[target])
+    why = "" if series is None else _few_series(series, labels, wanted)
     if series is not None and not why:
         kind = "latest" if wanted.split == "latest" else "groups"
         return (kind, str(wanted.series)), "", series
