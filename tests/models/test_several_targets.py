@@ -11,6 +11,7 @@ import torch
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import Targets, TargetsConfig, load, save
 from lutetia.precompute import integer_model
+from tools import require_tool
 
 
 def made(**fields: Any) -> Targets:
@@ -41,6 +42,37 @@ def test_tables_that_hold_nothing_for_a_target_are_left_out() -> None:
     assert [part.config.n_tables for part in model.all_parts] == [4, 6]
     model.tables.weight.data[:, :, :2] = 0
     assert model.part(0).config.n_tables == 1
+
+
+def test_numbers_are_words_of_one_circuit() -> None:
+    """Each in a unit of its own, however large the others are."""
+    require_tool("iverilog")
+    model, x = made(outputs=(1, 1, 1)), torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
+    model.tables.weight.data *= torch.tensor([1.0, 1000.0, 1e-3])
+    network = model.network(10)
+    codes = network.quantise(x)
+    words, units = network.graph(codes), torch.tensor(model.units(network))
+    wanted = model(x).detach()
+    assert words.shape == (60, 3)
+    assert ((words * units - wanted).abs() <= model.config.n_tables * units).all()  # of rounding, half a unit a table
+    assert (words.double().std(0) > 100).all()
+    simulated = network.graph.emit("verilog").simulate(codes)
+    assert torch.equal(torch.as_tensor(simulated).reshape(words.shape).to(words), words)
+
+
+def test_labels_are_bits_of_one_circuit() -> None:
+    require_tool("iverilog")
+    model, x = made(outputs=(2, 2, 2)), torch.randn(200, 3, generator=torch.Generator().manual_seed(1))
+    network = model.network(12)
+    codes = network.quantise(x)
+    bits = network.graph(codes)
+    wanted = torch.stack([part(x).argmax(1) for part in model.all_parts], 1)
+    assert (bits == wanted).double().mean() > 0.99
+    assert 0.1 < wanted.double().mean() < 0.9
+    simulated = network.graph.emit("verilog").simulate(codes)
+    assert torch.equal(torch.as_tensor(simulated).reshape(bits.shape).to(bits), bits)
+    with pytest.raises(ArgumentError, match="targets of two classes each"):
+        made().network()
 
 
 def test_folders(tmp_path: Path) -> None:

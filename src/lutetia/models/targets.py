@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,11 +20,14 @@ from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.losses import Loss
 from lutetia.errors import check_memory, check_range, check_tensor, did_you_mean, fail
 from lutetia.models.building import Model
-from lutetia.models.encoding import Encoding
+from lutetia.models.encoding import TOP, Encoding
 from lutetia.models.sizes import ModelSize, tabular_size
-from lutetia.models.tabular import Tabular, threshold_layer
+from lutetia.models.tabular import BITS, Tabular, threshold_layer
 from lutetia.models.targets_config import TargetsConfig
 from lutetia.nn import LUT
+
+if TYPE_CHECKING:
+    from lutetia.precompute import LUTNetwork
 
 
 class Targets(Model[TargetsConfig]):
@@ -118,6 +122,35 @@ class Targets(Model[TargetsConfig]):
             model.set_tables(self.spread.anchors.cpu(), self.spread.weight.data[:, :, number : number + 1], model.spread)
         model.metadata = part_metadata(self.metadata, number)
         return model.eval()
+
+    def network(self, weight_bits: int = 8) -> LUTNetwork:
+        """The integer model of all targets, whose circuit takes 8-bit codes: a whole number for each, in `units` of its own; or
+        of labels, which have two classes each, a bit: whether the second is more probable."""
+        from lutetia.precompute import Binary, CodeEncoder, Compare, Graph, LUTNetwork, lut_network
+
+        if not self.is_regression and set(self.config.outputs) != {2}:
+            fail("model", self, "numbers, or targets of two classes each: part(number) is a target alone")
+        weight, largest = self._own_weight()
+        layer = threshold_layer(replace(self.config.all, n_classes=len(self.config.outputs)))
+        self.set_tables(self.tables.anchors.cpu(), weight / largest, layer)
+        graph = lut_network(layer, bits=BITS, weight_bits=weight_bits, low=0.0, high=float(TOP), argmax=False).graph
+        if not self.is_regression:
+            lanes = np.arange(len(self.config.outputs))
+            edge = graph.output_edge.carrying([Binary()] * len(lanes))
+            none, zero = np.full(len(lanes), -1), np.zeros(len(lanes), np.int64)
+            bits = Compare((graph.output,), edge, lanes, none, zero, name="labels")
+            graph = Graph([*graph.nodes, bits], len(graph.nodes))
+        return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
+
+    def units(self, network: LUTNetwork) -> list[float]:
+        """What the whole number of each target is multiplied by to be in its own unit, or that of its logarithm."""
+        return [float(own) * each for own, each in zip(self._own_weight()[1], network.graph.output_edge.scale, strict=True)]
+
+    def _own_weight(self) -> tuple[Tensor, Tensor]:
+        """The rows of each target's one number, [T, 2**A, targets], of labels the lead of the second class; and the largest."""
+        rows = self.tables.weight.detach().cpu()
+        weight = rows if self.is_regression else rows[..., 1::2] - rows[..., ::2]
+        return weight, weight.abs().amax((0, 1)).clamp(min=torch.finfo(torch.float32).tiny)
 
     @property
     def all_parts(self) -> list[Tabular]:
