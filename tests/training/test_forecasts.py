@@ -219,7 +219,7 @@ def test_exports_that_would_not_make_the_inputs_are_refused(place: Path, tmp_pat
     for command in (["page"], ["build"], ["build", "--target", "c"]):
         assert main([command[0], str(place / "run"), *command[1:], "--out", str(tmp_path / "x.html")]) != 0
         assert "circuits, programs and pages do not make its inputs of samples" in capsys.readouterr().err
-    with pytest.raises(ArgumentError, match="no forecast"):
+    with pytest.raises(ArgumentError, match="the model is a forecast"):
         integer_model(load(place / "run"))
     with pytest.raises(DataError, match="expected a LUTRegressor"):
         LUTRegressor.load(place / "run")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lutetia._shared.dtypes import FLOATS
 from lutetia._shared.losses import Loss
 from lutetia._shared.numbers import short_number
-from lutetia.errors import check_memory, check_range, check_tensor, fail
+from lutetia.errors import ArgumentError, check_memory, check_range, check_tensor, fail
 from lutetia.models.building import Model
 from lutetia.models.dates import date_text, has_times, part_text
 from lutetia.models.encoding import TOP, Encoding
@@ -230,11 +230,8 @@ class Tabular(Model[TabularConfig]):
         from lutetia.precompute import CodeEncoder, LUTNetwork, lut_network
 
         if "forecast" in self.metadata:
-            fail(
-                "model",
-                self,
-                "no forecast: circuits, programs and pages do not make its inputs of samples; see `lutetia predict`",
-            )
+            why = "circuits, programs and pages do not make its inputs of samples"
+            raise ArgumentError(f"the model is a forecast: {why}, lutetia predict does")
         if n_tables is not None and n_tables != self.config.n_tables:
             return LUTNetwork(self.first(n_tables).network(weight_bits).graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
         if isinstance(self.core, Votes):
