@@ -17,13 +17,16 @@ import numpy as np
 import pytest
 
 from lutetia.cli import main
+from lutetia.cli.board_model import questions
 from lutetia.errors import DataError
-from lutetia.precompute import TooLargeError, find_tool
+from lutetia.models import LUTClassifier, Model, VotesClassifier, load, save
+from lutetia.precompute import TooLargeError, find_tool, integer_model
 from lutetia.precompute.boards import frames, make, serial
 from lutetia.precompute.boards.frames import END, Frames, framed
 from lutetia.precompute.boards.simulate import QUICK, compile_bench, quick_line
 from lutetia.precompute.boards.table import read_board
 from lutetia.precompute.boards.top import Wrapped, bench_text
+from precompute.patterns import fit
 from precompute.simulated_board import plugged_in
 from said import told
 from tools import require_module, require_tool
@@ -199,6 +202,72 @@ def test_numbers_of_a_simulated_board(
     values = [each["value"] for each in found["predictions"]]
     assert values == pytest.approx([each["value"] for each in predicted], abs=2.0)
     assert len(set(values)) > 3
+
+
+def untrained(kind: str) -> tuple[Model[Any], np.ndarray[Any, Any]]:
+    """A classifier and inputs for it."""
+    random = np.random.default_rng(0)
+    if kind == "votes":
+        sizes: dict[str, Any] = {"n_tables": 20, "k": 4, "bits": 4, "thresholds": (7,), "seed": 0}
+        return VotesClassifier(input_shape=(8, 8), n_classes=10, **sizes), random.random((12, 8, 8), np.float32)
+    layers = [{"kind": "lut", "n_outputs": 3, "n_detectors": 6, "n_anchors": 3}]
+    return LUTClassifier(input_shape=(5,), n_classes=3, layers=layers, seed=0), random.random((12, 5), np.float32)
+
+
+@pytest.mark.parametrize("kind", ["votes", "lut"])
+def test_classifiers_on_a_simulated_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    require_tool("iverilog")
+    model, x = untrained(kind)
+    save(model, tmp_path / "model")
+    np.save(tmp_path / "x.npy", x)
+    monkeypatch.setattr(serial, "WAIT", 30.0)
+    monkeypatch.setattr(make, "find_tool", lambda tool: None)
+    built = ["build", str(tmp_path / "model"), "--board", "hx8k", "--out", str(tmp_path / "out"), "--no-prove", "--json"]
+    assert main(built) == 0
+    capsys.readouterr()
+    (tmp_path / "simulation").mkdir()
+    with simulated(tmp_path / "out", tmp_path / "simulation") as port:
+        found = told(capsys, "board", tmp_path / "out", tmp_path / "x.npy", "--port", port)
+    assert found["equal"] == 12
+    assert len({each["number"] for each in found["predictions"]}) > 1
+
+
+def test_the_bytes_of_an_image_are_its_pixels(tmp_path: Path) -> None:
+    model, x = fit("colour")
+    np.save(tmp_path / "x.npy", x[:5].astype(np.uint8))
+    core = integer_model(model).emit_images(reuse=2)
+    recipe = {"kind": "patterns", "weight_bits": 8, "reuse": 2}
+    asked = questions(model, recipe, [str(tmp_path / "x.npy")], core.identity)
+    assert asked.questions == [each.transpose(1, 2, 0).astype(np.uint8).tobytes() for each in x[:5]]
+    assert asked.expected.tolist() == core.interpret(x[:5].reshape(5, -1)).tolist()
+    assert asked.read([bytes([each]) for each in (3, 0, 255)]).tolist() == [3, 0, 255]
+    with pytest.raises(
+        DataError, match=f"the model makes the core {core.identity:#010x}, and 0x00000007 was built: build it again"
+    ):
+        questions(model, recipe, [str(tmp_path / "x.npy")], 7)
+
+
+def test_the_bytes_of_a_window_are_its_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    samples = random.normal(0, [1, 20], (240, 2)).round(2) * np.repeat([1, 3], 120)[:, None]
+    labels = np.repeat(["slow", "fast"], 120)
+    rows = [f"{a:.2f},{b:.2f},{label}" for (a, b), label in zip(samples.tolist(), labels, strict=True)]
+    Path("shake.csv").write_text("a,b,state\n" + "\n".join(rows) + "\n")
+    settings = ["--set", "data.window=8", "--set", "fit.n_tables=4", "--set", "data.shapes=false"]
+    assert main(["train", "shake.csv", "--target", "state", "--set", "data.signals={a = 2, b = 2}", *settings, "--json"]) == 0
+    model = load("runs/shake")
+    core = integer_model(model, weight_bits=8).emit_signals()
+    asked = questions(model, {"kind": "signals", "weight_bits": 8}, ["shake.csv"], core.identity)
+    windows = [samples[start : start + 8] for start in range(0, 233, 4)]
+    assert len(asked.questions) == len(windows)
+    for sent, window in zip(asked.questions, windows, strict=True):
+        numbers = np.frombuffer(sent, f"<i{model.metadata['windows']['bits'] // 8}").reshape(8, 2)
+        assert numbers.tolist() == np.rint(100 * window).tolist()
+    assert asked.names[1] == "shake.csv rows 4 to 11"
+    assert asked.expected.tolist() == core.interpret([np.rint(100 * samples).astype(np.int64)]).tolist()
 
 
 def _facts(build: Path) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from functools import cache
@@ -98,6 +99,26 @@ def test_all_boards_are_whole() -> None:
         assert board.source.startswith("https://")
         assert board.device.nextpnr == f"nextpnr-{board.family}"
     assert read_board("ulx3s-85f") == replace(read_board("ulx3s-12f"), name="ulx3s-85f", title="ULX3S 85F", chip="ecp5-85k")
+
+
+def test_the_guide_lists_the_boards() -> None:
+    """With the facts of boards.toml."""
+    wanted = []
+    for name in board_names():
+        board = read_board(name)
+        luts, clock = CHIPS[board.chip].luts, board.clock_hz // 10**6
+        pins = f"[file]({board.source})"
+        wanted.append(f"| `{name}` | {board.title} | {board.chip} | {luts:,} | {clock} MHz | {board.baud:,} | {pins} |")
+    guide = (Path(__file__).parents[2] / "docs" / "boards.md").read_text("utf-8")
+    assert [line for line in guide.splitlines() if line.startswith("| `")] == wanted
+
+
+def test_the_guide_describes_a_board_that_can_be_read(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "boards.md").read_text("utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(text)
+    board = read_board(str(tmp_path / "mine.toml"))
+    assert replace(board, name="", title="", source="") == replace(read_board("hx8k"), name="", title="", source="", baud=115_200)
 
 
 def test_constraints_of_a_board() -> None:
