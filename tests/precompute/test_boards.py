@@ -277,8 +277,10 @@ def test_damage_costs_only_what_is_damaged() -> None:
     bad([END] * 5)
     bad([*frame[:4], frame[4] | BROKEN, *frame[5:]])  # no stop bit
     bad([*frame[:3], ESC, 0x41, *frame[3:]])  # an escape of what needs none
-    tokens += [*frame[:9], CUT, END]  # the power is cut within a question
+    tokens += [*frame[:9], CUT]  # the power is cut within a question, and the next one begins without an END
     good()
+    tokens += [*frame[:9], CUT]
+    bad([*frame[9:]])
     tokens += [*frame[:9], END, *question(201, wrapped.identity, asked[1])]  # directly behind a short one
     wanted.append(Answer(201, 0, wrapped.identity, answers[1]))
     assert play(wrapped, tokens) == wanted

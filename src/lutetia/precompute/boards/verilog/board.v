@@ -7,8 +7,7 @@ module lutetia_receiver #(
     input wire rst,
     input wire rx,
     output reg [7:0] data,
-    output reg valid, // for one cycle
-    output reg broken // in its place, where there is no stop bit
+    output reg valid // for one cycle; not where there is no stop bit
 );
     localparam [BITS-1:0] WHOLE = DIVISOR - 1, HALF = DIVISOR / 2 - 1;
     reg [1:0] line; // rx is of another clock
@@ -17,7 +16,6 @@ module lutetia_receiver #(
     always @(posedge clk) begin
         line <= {line[0], rx};
         valid <= 0;
-        broken <= 0;
         if (left == 0) begin
             count <= HALF;
             if (!line[1]) left <= 10;
@@ -25,10 +23,8 @@ module lutetia_receiver #(
         else begin
             count <= WHOLE;
             left <= left == 10 && line[1] ? 4'd0 : left - 1'b1; // a start bit that is too short is none
-            if (left == 1) begin
-                valid <= line[1];
-                broken <= !line[1];
-            end else data <= {line[1], data[7:1]};
+            if (left == 1) valid <= line[1];
+            else data <= {line[1], data[7:1]};
         end
         if (rst) begin
             line <= 2'b11;
@@ -114,15 +110,16 @@ module lutetia_board (
 
     // ---- the bytes of a frame ----------------------------------------------------------------------------------------
     wire [7:0] heard;
-    wire has_heard, broken;
+    wire has_heard;
     lutetia_receiver #(.DIVISOR(DIVISOR), .BITS(DIVISOR_BITS)) receiver (
-        .clk(clock), .rst(rst), .rx(rx), .data(heard), .valid(has_heard), .broken(broken));
+        .clk(clock), .rst(rst), .rx(rx), .data(heard), .valid(has_heard));
 
     localparam HEAD = 0, WORD = 1, CHECK = 2, BEYOND = 3;
     reg [1:0] part; // of the frame
     reg [PLACE_BITS-1:0] place; // of the next byte in its part
     reg [COUNT_BITS-1:0] word; // the number of the word
-    reg escaped, wrong, same, fed, full; // fed: words of this frame are in the circuit; full: one waits to be taken
+    reg escaped, lost, same; // lost: a byte that nobody took
+    reg fed, full; // words of this frame are in the circuit, one waits to be taken
     reg [15:0] sum;
     reg [7:0] number;
     reg [8*WORD_BYTES-1:0] given;
@@ -134,7 +131,7 @@ module lutetia_board (
     wire last_word = word == WORDS - 1;
     wire [15:0] more;
     lutetia_checksum received (.sum(sum), .data(plain), .more(more));
-    wire whole = sum == WHOLE && !wrong && !escaped && part != HEAD;
+    wire whole = sum == WHOLE && !lost && !escaped && part != HEAD;
     wire exact = part == CHECK && place == 2 && same;
 
     wire in_ready, begins;
@@ -149,12 +146,10 @@ module lutetia_board (
     always @(posedge clock) begin
         drop <= 0;
         if (escapes) escaped <= 1;
-        if (broken) wrong <= 1;
         if (takes) begin
             escaped <= 0;
             sum <= more;
             place <= place + 1'b1;
-            if (escaped && heard != ESC_END && heard != ESC_ESC) wrong <= 1;
             case (part)
                 HEAD: begin
                     if (place == 0) number <= plain;
@@ -165,7 +160,7 @@ module lutetia_board (
                     end
                 end
                 WORD: begin
-                    if (asked || full || (WORDS > 1 && has_answer)) wrong <= 1; // nobody takes it
+                    if (asked || full || (WORDS > 1 && has_answer)) lost <= 1;
                     if (last_byte) begin
                         place <= 0;
                         word <= word + 1'b1;
@@ -176,32 +171,23 @@ module lutetia_board (
                 default: place <= 0;
             endcase
         end
-        if (ends) begin
+        if (ends || rst) begin
             part <= HEAD;
             place <= 0;
             word <= 0;
             escaped <= 0;
-            wrong <= 0;
+            lost <= 0;
             same <= 1;
             fed <= 0;
             sum <= 16'hffff;
             drop <= fed && !(whole && exact);
         end
         // Words but the last are taken as they come.
-        if (next_word && same && !wrong && !has_answer) begin
+        if (next_word && same && !lost && !has_answer) begin
             full <= 1;
             fed <= 1;
         end else if (full && in_ready) full <= 0;
         if (rst || drop) full <= 0;
-        if (rst) begin
-            part <= HEAD;
-            place <= 0;
-            word <= 0;
-            escaped <= 0;
-            wrong <= 1; // until an END, as this may be the middle of a frame
-            same <= 1;
-            fed <= 0;
-        end
     end
 
     integer i;
