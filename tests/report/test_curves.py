@@ -156,6 +156,23 @@ def test_the_parts_of_a_date_have_curves_of_their_own() -> None:
     assert found.curves[0].name == "sold: weekday"
     weekday = dict(zip(found.curves[0].labels, found.curves[0].values[:, 0], strict=True))
     assert max(weekday, key=weekday.__getitem__) == "above Friday"
+    assert found.is_whole
+
+
+def test_parts_of_a_date_that_meet_are_said_to_be_means() -> None:
+    """A table of one column may compare a date with its month, and its curves are then no more than means."""
+    x, y = frame()
+    model = LUTRegressor(60, 4, interaction_cst="no_interactions", random_state=0).fit(x, y)
+    found = model.curves(x)
+    assert (found.most_columns, found.is_whole) == (1, False)
+    assert {"sold", "sold: month"} <= found.averaged
+    assert not {"age", "town", "size <m>"} & found.averaged
+    assert found.said().startswith("This is the whole model, but for what is made of one date or one text")
+    page = curves_page(found, "Flats")
+    assert page.count("; a mean over rows") == len(found.averaged)
+    ages = {curve.name: curve for curve in found.curves}["age"]
+    changed = [model.predict(x.assign(age=age)) for age in (25.0, 66.0)]
+    np.testing.assert_allclose(changed[1] - changed[0], (at(ages, 66.0) - at(ages, 25.0))[0], atol=2e-5)
 
 
 def test_what_is_given_is_checked() -> None:
@@ -176,7 +193,7 @@ def made(n_outputs: int = 2, n_categories: int = 30) -> Curves:
     labels = [f"town {number}" for number in range(n_categories)]
     towns = Curve("town", random.normal(size=(n_categories, n_outputs)), labels, np.full(n_categories, 1 / n_categories), False)
     maps = [Map(("age", "town"), (["up to 3", "above 3"], labels), random.normal(size=(2, n_categories, n_outputs)), 0.5)]
-    return Curves([steps, towns], maps, outputs, np.zeros(n_outputs), 2, 1234, 128, "EUR")
+    return Curves([steps, towns], maps, outputs, np.zeros(n_outputs), 2, 2, 1234, 128, "EUR")
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2, 6])

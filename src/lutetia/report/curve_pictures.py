@@ -73,6 +73,7 @@ def _figure(curve: Curve, shown: Curves) -> Html:
     """One curve: its name, its picture, the keys of its lines, and its numbers."""
     outputs = _loudest(curve.values, curve.share)
     moves = f"moves it by {_with_unit(curve.importance, shown.unit)} on average"
+    moves += "" if shown.is_whole or curve.name not in shown.averaged else "; a mean over rows"
     drawn = _steps(curve, outputs, shown) if curve.edges is not None else _bars(curve, outputs, shown)
     return tag(
         "figure", tag("h3", curve.name, tag("span", moves, class_="small")), drawn, _keys(outputs, shown), _numbers(curve, shown)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from lutetia._shared.markup import Html
 from lutetia._shared.numbers import short_number
 from lutetia.errors import ArgumentError, check_tensor
-from lutetia.models import Tabular, date_text, has_times
+from lutetia.models import Tabular, column_owners, date_text, has_times, text_columns
 from lutetia.report.shapley import background_rows
 
 Array = np.ndarray[Any, Any]
@@ -78,7 +78,8 @@ class Map:
 class Curves:
     """All curves and maps, the largest first. `outputs` says what they add to, `average` [outputs] is what they begin with.
 
-    `most_columns` are compared by a table at most: with more than two, curves are means over `n_others` rows.
+    A table compares `most_columns` at most, which may be more `most_curves`: each part of a date, and all that is made of a text,
+    has a curve of its own. With more than two, the curves of `averaged` columns are means over `n_others` rows, not the whole.
     """
 
     curves: list[Curve]
@@ -86,26 +87,32 @@ class Curves:
     outputs: list[str]
     average: Array
     most_columns: int
+    most_curves: int
     n_rows: int
     n_others: int
     unit: str = ""
-    title: str = "What each column does"
-    notes: list[str] = field(default_factory=list)
+    averaged: frozenset[str] = frozenset()
 
     @property
     def is_whole(self) -> bool:
         """Whether curves and maps are all of the model."""
-        return self.most_columns <= 2
+        return self.most_curves <= 2
 
     def __repr__(self) -> str:
         return f"<Curves of {len(self.curves)} columns and {len(self.maps)} pairs: to_text() for the largest>"
 
     def said(self) -> str:
         """What the curves are, in a sentence or two."""
-        if self.most_columns <= 1:
+        if self.most_curves <= 1:
             return "This is the whole model: a prediction is the average plus the value of each curve."
         if self.is_whole:
             return "This is the whole model: a prediction is the average, plus the value of each curve and of each pair."
+        if self.most_columns <= 1:
+            names = ", ".join(sorted(self.averaged))
+            return (
+                "This is the whole model, but for what is made of one date or one text, which tables compare together. Curves "
+                f"of {names} are averages over {self.n_others:,} rows of the data (partial dependence)."
+            )
         return (
             f"This is not the whole model: its tables compare up to {self.most_columns} columns at once. A curve is the average "
             f"over {self.n_others:,} rows of the data (partial dependence); in a single row a column may do something else."
@@ -226,19 +233,19 @@ def find_curves(model: Tabular, x: Tensor) -> Curves:
     groups = _groups(model, rows, codes)
     reads = _reads(anchors, groups, len(codes))
     n_read = reads.sum(1)
-    found, curves, n_others = np.zeros((len(rows), len(outputs))), [], 1
+    found, curves, averaged = np.zeros((len(rows), len(outputs))), [], []
     for number, group in enumerate(groups):
         own = np.flatnonzero(reads[:, number])
         if not len(own):
             continue
         alone = (n_read[own] == 1).all()
-        n_others = n_others if alone else len(others)
+        averaged += [] if alone else [group.name]
         values = _main(tables.at(own), group, other_codes[:, :1] if alone else other_codes)
         share = np.bincount(group.place, minlength=len(values)) / len(rows)
         values -= share @ values
         found += values[group.place]
         curves.append(_curve(model, group, values, share, rows[:, group.column]))
-    maps, n_most = [], int(n_read.max(initial=0))
+    maps, n_most, n_columns = [], int(n_read.max(initial=0)), _most_columns(model, groups, reads)
     if n_most == 2:
         for one, other in np.unique([np.flatnonzero(each) for each in reads[n_read == 2]], axis=0).tolist():
             own = np.flatnonzero(reads[:, one] & reads[:, other] & (n_read == 2))
@@ -249,7 +256,9 @@ def find_curves(model: Tabular, x: Tensor) -> Curves:
     average = (tables.sums(codes[:, :1]) - found[:1])[0] if n_most <= 2 else tables.sums(codes[:, : 1 << 14]).mean(0)
     curves.sort(key=lambda each: -each.importance)
     maps.sort(key=lambda each: -each.importance)
-    return Curves(curves, maps, outputs, average, n_most, len(rows), n_others, unit)
+    return Curves(
+        curves, maps, outputs, average, n_columns, n_most, len(rows), len(others) if averaged else 1, unit, frozenset(averaged)
+    )
 
 
 def _outputs(model: Tabular) -> tuple[list[str], str, Array]:
@@ -298,6 +307,12 @@ def _reads(anchors: Array, groups: Sequence[_Group], n_inputs: int) -> Array:
     reads = np.zeros((len(anchors), len(groups) + 1), bool)
     np.put_along_axis(reads, read.reshape(len(anchors), -1), True, 1)
     return reads[:, :-1]
+
+
+def _most_columns(model: Tabular, groups: Sequence[_Group], reads: Array) -> int:
+    """How many columns of the data a table compares at most."""
+    owners = column_owners(text_columns(model.metadata), model.n_columns)[[group.column for group in groups]]
+    return int(np.stack([reads[:, owners == each].any(1) for each in np.unique(owners)]).sum(0).max(initial=0))
 
 
 def _main(tables: _Tables, group: _Group, others: Array) -> Array:
