@@ -153,7 +153,9 @@ def main(argv: list[str] | None = None) -> int:
             data = data._replace(x=data.x[:most], y=data.y[:most])
             makers = methods(task, data.x.shape[1])
             if number == 0:  # loops are compiled, and modules loaded, before they are timed
-                measure(data._replace(x=data.x[:150], y=data.y[:150]), {own: makers[own] for own in OURS}, 2, 1)
+                small = data._replace(x=data.x[:150, :2], y=data.y[:150])
+                measure(small, {own: makers[own] for own in LIMITS if own not in (LIGHT, EBM_PAIRS)}, 2, 1)
+                measure(small, {LIGHT: methods(task, 2)[LIGHT]}, 2, 1)
             progress(f"{task} {name}")
             found = measure(data, makers, 2 if options.quick else options.folds, 1 if options.quick else options.only_folds)
             rows += [{**row, "task": task} for row in found]

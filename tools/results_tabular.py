@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from results import Row
 from results_sentences import (
+    curves_sentence,
     forecasts_sentence,
     images_sentence,
     intervals_sentence,
@@ -163,6 +164,23 @@ TABLE_SECTIONS = [
         ],
         monotone_sentence,
         setting="Default settings, without constraints and with plausible ones.",
+    ),
+    Section(
+        "Curves",
+        "curves",
+        [
+            table(
+                "means",
+                "limit",
+                "method",
+                *(column(name, digits=4) for name in ("accuracy", "RMSE ratio")),
+                *(column(name, digits=2) for name in ("mean rank", "seconds")),
+                where=is_reported,
+            ),
+            Spread("folds", ("score",), "set", ("method",), digits=4, where=is_reported),
+        ],
+        curves_sentence,
+        setting="At most 2,000 rows of each set, one fold of five, one thread.",
     ),
     Section(
         "Intervals of predicted numbers",
