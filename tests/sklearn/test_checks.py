@@ -28,7 +28,15 @@ def test_tables(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-@parametrize_with_checks([LUTRegressor(**{**SMALL, "n_tables": 40}, loss=name, quantile=q) for name, q in OTHERS.items()])
+def _not_for(estimator: Any) -> dict[str, str]:
+    """scikit-learn's check of several targets has numbers below 0, whatever the tags say."""
+    return {"check_regressor_multioutput": "counts are never negative"} if estimator.loss == "poisson" else {}
+
+
+@parametrize_with_checks(
+    [LUTRegressor(**{**SMALL, "n_tables": 40}, loss=name, quantile=q) for name, q in OTHERS.items()],
+    expected_failed_checks=_not_for,
+)
 def test_losses(estimator: Any, check: Any) -> None:
     check(estimator)
 

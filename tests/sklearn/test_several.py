@@ -110,6 +110,24 @@ def test_class_weights_multiply_as_in_trees(classes: Any) -> None:
     assert shares[0] < 0.3 < 0.45 < shares[1] < 0.55 < shares[2]
 
 
+@pytest.mark.parametrize(("loss", "quantile"), [("absolute_error", None), ("quantile", 0.9), ("poisson", None)])
+def test_losses_of_several(loss: str, quantile: float | None) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(900, 2))
+    y = np.stack([random.poisson(np.exp(x[:, 0])), 50 * random.poisson(np.exp(x[:, 1] / 2))], 1).astype(float)
+    model = LUTRegressor(**{**FAST, "n_tables": 200}, loss=loss, quantile=quantile).fit(x[:600], y[:600])
+    found = model.predict(x[600:])
+    if loss == "quantile":
+        assert (abs((y[600:] <= found).mean(0) - 0.9) < 0.07).all()
+    elif loss == "poisson":
+        assert np.corrcoef(found[:, 0], np.exp(x[600:, 0]))[0, 1] > 0.9
+        assert found.mean(0) == pytest.approx(y[600:].mean(0), rel=0.15)
+    else:
+        missed, by_median = abs(y[600:] - found).mean(0), abs(y[600:] - np.median(y[:600], 0)).mean(0)
+        assert missed[0] < 0.7 * by_median[0]  # of the second, chance is most
+        assert missed[1] < 1.1 * by_median[1]
+
+
 def test_linnerud() -> None:
     data = load_linnerud(as_frame=True)
     model = LUTRegressor(**{**FAST, "n_tables": 5}).fit(data.data, data.target)
