@@ -129,6 +129,7 @@ REFUSED = [
     (("--set", "fit.balanced=true"), "fit.balanced is True, expected none"),
     (("--set", "fit.loss=poisson"), "fit.loss"),
     (("--set", "data.weight=load"), "data.weight is 'load', expected none"),
+    (("--set", "data.ahead=3", "--set", "data.window=20"), "data.ahead is 3, expected none"),
     (("--set", 'data.text=["note"]'), "data.text is ['note'], expected none"),
     (("--set", 'fit.monotone={"load"=1}'), "fit.monotone"),
 ]
