@@ -23,7 +23,7 @@ from lutetia.errors import DataError
 from lutetia.models import load
 from lutetia.report.comparisons import Comparison
 from lutetia.sklearn import LUTClassifier, LUTRegressor
-from lutetia.training import table_files
+from lutetia.training import target_column
 from lutetia.training.table_refit import Trial
 from said import error, told
 
@@ -161,7 +161,7 @@ def test_classes_in_natural_order_and_models_that_have_another(
     (tmp_path / "a.csv").write_text(f"size,b,kind\n{rows}")
     train = ["train", tmp_path / "a.csv", "--set", "fit.n_tables=40", "--out"]
     with monkeypatch.context() as older:
-        older.setattr(table_files, "class_order", str)
+        older.setattr(target_column, "class_order", str)
         saved = told(capsys, *train, tmp_path / "older")
     new = told(capsys, *train, tmp_path / "new")
     assert [each["class"] for each in new["test"]["classes"]] == [f"type {n}" for n in range(12)]
