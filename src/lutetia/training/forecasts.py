@@ -18,17 +18,17 @@ from lutetia._shared.numbers import short_number
 from lutetia.errors import DataError, did_you_mean
 from lutetia.models import UNUSUAL, Forecast, Tabular
 from lutetia.models import varying_parts as parts_that_vary
-from lutetia.training.boosting import Boosting
 from lutetia.training.columns import is_missing, row_name, text_of, without_words
 from lutetia.training.date_columns import dated, find_dates
 from lutetia.training.splits import Split
 from lutetia.training.table_files import LearningTable, TableFile, find_target
-from lutetia.training.tabular import Shape, TabularRows, fit_tabular
 from lutetia.training.target_column import make_target
 from lutetia.training.windows import find_signals, guessed_task, recording_begins, signal_values, target_numbers
 
 if TYPE_CHECKING:
+    from lutetia.training.boosting import Boosting
     from lutetia.training.table_run import TableSettings
+    from lutetia.training.tabular import Shape, TabularRows
 
 Array = np.ndarray[Any, Any]
 SEASONS = (4, 5, 6, 7, 10, 12, 13, 24, 26, 48, 52, 60, 96, 120, 144, 168, 288, 336, 365, 672, 1008)  # that are looked for
@@ -270,6 +270,8 @@ class BaseTrial:
 
 def choose_base(rows: TabularRows, shape: Shape, settings: Boosting, forecast: Forecast) -> tuple[int | None, BaseTrial | None]:
     """The input that forecasts begin with, by a trial where there are two; None of classes."""
+    from lutetia.training.tabular import fit_tabular  # loads what fits, which those who predict do not need
+
     bases = forecast.bases
     if shape.n_classes > 1 or not bases:
         return None, None
