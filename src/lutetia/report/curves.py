@@ -24,6 +24,7 @@ from lutetia.report.shapley import background_rows
 Array = np.ndarray[Any, Any]
 MISSING = "missing"
 BINS = 40  # of the rows that are drawn below a curve
+MOST_NAMED = 5  # curves in a sentence
 ENDS = (0.005, 0.995)  # of the rows, between which numbers are drawn
 
 
@@ -108,7 +109,8 @@ class Curves:
         if self.is_whole:
             return "This is the whole model: a prediction is the average, plus the value of each curve and of each pair."
         if self.most_columns <= 1:
-            names = ", ".join(sorted(self.averaged))
+            own, left = sorted(self.averaged)[:MOST_NAMED], len(self.averaged) - MOST_NAMED
+            names = ", ".join([*own, *([f"{left} more"] if left > 0 else [])])
             return (
                 "This is the whole model, but for what is made of one date or one text, which tables compare together. Curves "
                 f"of {names} are averages over {self.n_others:,} rows of the data (partial dependence)."
