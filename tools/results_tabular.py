@@ -9,6 +9,7 @@ from results_sentences import (
     images_sentence,
     intervals_sentence,
     losses_sentence,
+    microcontroller_sentence,
     monotone_sentence,
     predict_sentence,
     ranking_sentence,
@@ -23,6 +24,7 @@ from results_tables import Section, Spread, column, table
 
 RANKERS = ("Lutetia", "LightGBM", "XGBoost", "by chance")
 CALLS = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "LightGBM Booster", "XGBoost Booster")
+BYTES_AND_STEPS = ("AVR flash", "AVR RAM", "AVR cycles", "M0 flash", "M0 RAM", "M0 instructions")
 TABULAR = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "MLP")
 
 
@@ -154,6 +156,16 @@ TABLE_SECTIONS = [
         ],
         forecasts_sentence,
         setting="Default settings; the latest fifth of each series, at a hundred moments.",
+    ),
+    Section(
+        "Microcontrollers",
+        "microcontroller",
+        [
+            table("means", "method", "size", column("accuracy", digits=4), *BYTES_AND_STEPS),
+            table("sets", "set", "method", "size", column("accuracy", digits=4), *BYTES_AND_STEPS),
+        ],
+        microcontroller_sentence,
+        setting="C by gcc -Os, three folds, at most 1,000 rows of a set of columns.",
     ),
     Section(
         "Monotonic constraints",
