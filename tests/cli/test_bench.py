@@ -201,6 +201,7 @@ SHARED = {
     "results",
     "original",
     "timing",
+    "microcontroller_c",
     "empty_graph",
     "gpu_timing",
     "flashinfer_peer",
