@@ -152,6 +152,7 @@ def test_a_file_is_forecast_beyond_its_end(place: Path, tmp_path: Path, capsys: 
     begun = value[-1] if title == "load: last" else value[-19]
     assert abs(found[-1]["value"] - begun) < 30
     reasons = told(capsys, "explain", place / "run", tmp_path / "new.csv")
+    assert reasons["forecast"].endswith("rows 242 to 289, 6 on")
     assert reasons["prediction"] == pytest.approx(found[-1]["value"])
     assert sum(reasons["relevance"]) == pytest.approx(found[-1]["value"] - begun, abs=1e-3)
     assert main(["predict", str(place / "run"), str(tmp_path / "new.csv")]) == 0

@@ -94,7 +94,8 @@ def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -
     if isinstance(model, Classifier):
         sample = read_sample(model, given, request.row)
         work = forward_work(model, _passes(request, sample.x.numel()))
-        window = {"window": sample.names[0]} if "windows" in model.metadata else {}
+        kind = next((name for key, name in {"windows": "window", "forecast": "forecast"}.items() if key in model.metadata), None)
+        window = {} if kind is None else {kind: sample.names[0]}
         if show and window:
             console().print(Text(one_line(sample.names[0])), soft_wrap=True)
         with kernels_for(model, work) as backend:

@@ -161,7 +161,9 @@ def explain(
         name_next("lutetia", "explain", "--hf", checkpoint, *more, *asked, *named)
     else:
         assert given is not None
-        if "window" in told:
+        if "forecast" in told:
+            name_next("lutetia", "evaluate", checkpoint)
+        elif "window" in told:
             name_next("lutetia", "build", checkpoint, "--target", "c")
         elif told["kind"] == "tabular":
             name_next("lutetia", "page", checkpoint, *(() if output is None else ("--output", output)))
