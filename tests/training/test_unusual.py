@@ -54,9 +54,11 @@ def test_the_part_of_new_rows_that_is_flagged_is_the_one_asked_for(fitted: Tabul
 
 def test_fitted_rows_are_flagged_as_often_as_asked_for() -> None:
     x = line(300, 0)
-    for share in (0.1, 0.2, 0.01):
+    for share in (0.1, 0.05, 0.01):
         model = fit_unusual(x, NUMBERS, unusual_settings(30, 5), share, of_fitted=True)
         assert (scores(model, x) > 0).sum() == round(300 * share)
+    few = fit_unusual(x, NUMBERS, unusual_settings(30, 5), 0.1, of_fitted=True).first(15)
+    assert (scores(few, x) > 0).sum() == pytest.approx(30, abs=2)  # 45 with an even share of the limit of all tables
     none = fit_unusual(x, NUMBERS, unusual_settings(30, 5), 0.001, of_fitted=True)
     assert not (scores(none, x) > 0).any()
 
