@@ -107,9 +107,7 @@ def explain(
 
     For example:
 
-    lutetia explain runs/digits digit.png --html why.html
-
-    lutetia explain runs/flowers flowers.csv --row 1 --target versicolor
+    lutetia explain runs/flowers flowers.csv --row 1 --html why.html
 
     lutetia explain runs/flowers --curves --html curves.html
     """
