@@ -45,6 +45,8 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "build",
         "columns",
         "numbers",
+        "curves",
+        "unusual",
         "trees",
         "signals",
         "connect",
@@ -58,6 +60,10 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "unseen recordings are read correctly" in by_name["signals"]["said"]
     assert "windows as the model does" in by_name["signals"]["text"]
     assert "unseen wines" in by_name["columns"]["said"]
+    assert by_name["curves"]["said"].startswith("10 curves are the whole of a model")
+    flagged, alarms = map(int, re.findall(r"flag (\d+) of 212 .* and (\d+) of 90", by_name["unusual"]["said"])[0])
+    assert flagged > 100
+    assert alarms < 5
     assert " > " in by_name["columns"]["text"]
     assert "the same as through SDPA" in by_name["connect"]["said"] or by_name["connect"]["said"] == connect.MISSING
     assert "messages per byte" in by_name["attend"]["said"]
@@ -78,6 +84,8 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "no prediction falls as the body mass index rises",
         "What sets the first patient apart",
         "Trees of another library",
+        "A model that can be read whole",
+        "Why a tumour is unusual",
         "Why a window was read as rubbing",
         "digits.html",
     ):
@@ -86,9 +94,9 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     # Once more into the same folder: what was there is replaced.
     made = {each.name for each in (tmp_path / "a" / "[red]b").iterdir()}
-    folders = {"digits", "text", "softmax", "circuit", "wine", "diabetes", "trees", "fan", "fan-circuit"}
+    folders = {"digits", "text", "softmax", "circuit", "wine", "diabetes", "trees", "fan", "fan-circuit", "unusual"}
     tables = {"wine.csv", "diabetes.csv", "tumours.csv"}
-    assert made == {*folders, *tables, "digits.html", "fan.html", "reasons.png", telling.PAGE, telling.LIST}
+    assert made == {*folders, *tables, "digits.html", "fan.html", "curves.html", "reasons.png", telling.PAGE, telling.LIST}
     assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
     again = [(chapter["said"], chapter["text"]) for chapter in json.loads(capsys.readouterr().out)["chapters"]]
     assert again == first  # what is told depends on the seed alone, not on how fast the machine was

@@ -65,7 +65,7 @@ class Chapter:
 
 def chapters() -> tuple[Chapter, ...]:
     """All chapters, in order: each may use what earlier ones left in the context."""
-    from lutetia.demo import build, columns, connect, explain, learn, numbers, reporting, signals, trees, write
+    from lutetia.demo import build, columns, connect, curves, explain, learn, numbers, reporting, signals, trees, unusual, write
 
     return (
         Chapter("learn", "train a network without multiplications", learn.tell),
@@ -75,6 +75,8 @@ def chapters() -> tuple[Chapter, ...]:
         Chapter("build", "turn the network into a circuit", build.tell),
         Chapter("columns", "learn from a table of data", columns.tell),
         Chapter("numbers", "predict a number with an interval", numbers.tell),
+        Chapter("curves", "read a model whole, curve by curve", curves.tell),
+        Chapter("unusual", "find what is unusual", unusual.tell),
         Chapter("trees", "take over trees of another library", trees.tell),
         Chapter("signals", "learn from windows of a sensor", signals.tell),
         Chapter("connect", "use a model of another library", connect.tell),
