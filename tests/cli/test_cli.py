@@ -30,6 +30,7 @@ COMMANDS = [
     "info",
     "quantize",
     "build",
+    "board",
     "page",
     "flow",
     "bench",

@@ -36,14 +36,24 @@ from loaders_foreign import (
 
 from lutetia import flow, models, toml
 from lutetia._shared import folders
-from lutetia.cli import bench, build_data, evaluate, inputs, values
+from lutetia.cli import bench, board, build_data, evaluate, inputs, values
 from lutetia.lut import Synapses, growth
 from lutetia.models.building import KINDS
 from lutetia.models.signal_shapes import SignalShape
 from lutetia.models.texts import data_columns, text_columns, text_inputs
 from lutetia.models.windows import SignalColumn, SignalWindows, signal_windows
 from lutetia.nn import int8_tables
-from lutetia.precompute import Binary, Int, IntegerClassifier, IOTable, LanguageHardware, c_files, integer_model
+from lutetia.precompute import (
+    Binary,
+    Int,
+    IntegerClassifier,
+    IOTable,
+    LanguageHardware,
+    Talk,
+    c_files,
+    integer_model,
+    read_board,
+)
 from lutetia.training import checkpoint, data, distributed, metrics, open_data, read_config
 from lutetia.training.config import DataConfig
 from lutetia.training.folder import RunFolder
@@ -390,6 +400,23 @@ def make_core(folder: Path) -> None:
     (folder / "core" / "core.json").write_text('{"context": 4, "vocab": 256, "detectors_per_cycle": 1}')
 
 
+def make_board(folder: Path) -> None:
+    """What a build for a board says of it, and a board of one's own."""
+    talk = {"identity": "0x12345678", "question_bytes": 3, "answer_bytes": 1, "streams": True, "seconds": 0.001}
+    recipe = {"kind": "circuit", "bits": 8, "weight_bits": 6, "low": 0.0, "high": 1.0, "readings": [], "reading_bits": None}
+    facts = {"format": "lutetia.board/1", "board": {"name": "b", "title": "B", "port": "/dev/x"}, "talk": talk, "baud": 9600}
+    files = {"board/board.json": json.dumps({**facts, "flash": "iceprog {file}", "recipe": recipe})}
+    folders.write(folder / "built", files, {"format": "lutetia.build/1"})
+    (folder / "mine.toml").write_text('like = "icebreaker"\nclock_hz = 12_000_000\nrx_pin = "6"\nled_is_low = true\n')
+
+
+def use_board(folder: Path) -> None:
+    facts = board.read_facts(folder / "built")
+    Talk(**{**facts["talk"], "identity": int(facts["talk"]["identity"], 16)})
+    "".join([facts["board"]["title"], facts["board"]["port"], facts["flash"], facts["recipe"]["kind"]])
+    read_board(str(folder / "mine.toml"))
+
+
 def make_source(folder: Path) -> None:
     (folder / "bench.py").write_text('"""One line."""\nNEEDS = ("torch",)\n\n\ndef main() -> None: ...\n')
     (folder / "pyproject.toml").write_text('[project]\nname = "lutetia"\n')
@@ -484,6 +511,7 @@ LOADERS: dict[str, Loader] = {
     "core": Loader(
         make_core, lambda folder: LanguageHardware.load(folder / "core"), ("core/core.json", "core/manifest.json", "core/core.v")
     ),
+    "board": Loader(make_board, use_board, ("built/board/board.json", "mine.toml"), signed=True),
     "spreadsheet": Loader(make_spreadsheet, lambda folder: use_all(sorted(folder.iterdir()), use_table_file), needs="pyarrow"),
     "samples": Loader(make_samples, lambda folder: use_all(sorted(folder.iterdir()), use_table_file)),
     "onnx": Loader(make_onnx, lambda folder: use_all(sorted(folder.iterdir()), use_onnx), needs="onnx"),

@@ -41,6 +41,7 @@ READERS: dict[str, set[str]] = {
     "_shared/folders.py": {"manifest", "hardware"},
     "_shared/tensor_files.py": {"synapses", "tables"},
     "cli/bench.py": {"sources"},
+    "cli/board.py": {"board"},
     "cli/inputs.py": {"inputs"},
     "cli/values.py": {"sources"},
     "files.py": {"manifest"},
@@ -51,6 +52,7 @@ READERS: dict[str, set[str]] = {
     "integrations/trees/files.py": {"trees"},
     "models/metadata.py": MODELS,
     "models/saving.py": MODELS,
+    "precompute/boards/table.py": {"board"},
     "precompute/integer/hardware.py": {"core"},
     "precompute/tables/table_files.py": {"tables"},
     "toml.py": {"config"},
@@ -76,6 +78,8 @@ OWN = {
     "integrations/trees/estimators.py",  # what CatBoost has just written
     "demo/telling.py",  # names that are compared with those in the folder
     "lut/autograd/small_layers.py",  # the source of its kernels
+    *("cli/build_board.py", "precompute/boards/top.py"),  # a model that was just saved; the sources of the serial line
+    "precompute/boards/serial.py",  # a serial port
 }
 READING = {
     *("open", "open_file", "read_bytes", "read_text", "read_json", "safe_open", "load_file", "ZipFile", "ParquetFile"),

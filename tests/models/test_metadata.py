@@ -69,7 +69,10 @@ BAD = [
     ([], "metadata is [], expected a dict"),
     ({"query": " "}, "metadata.query is ' ', expected a name of 1 to 1000 characters"),
     ({"loss_name": 3}, "metadata.loss_name is 3, expected a name"),
-    ({"task": "chess"}, "metadata.task is 'chess', expected one of 'classification', 'regression', 'ranking', 'language'"),
+    (
+        {"task": "chess"},
+        "metadata.task is 'chess', expected one of 'classification', 'regression', 'ranking', 'unusual', 'language'",
+    ),
     ({"task": []}, "metadata.task is []"),
     ({"classes": "kind"}, "metadata.classes is 'kind', expected a list of strings"),
     ({"classes": [*NAMES[:-1], 9]}, "expected a list of strings"),

@@ -228,6 +228,7 @@ def test_questions_that_follow_each_other_are_answered(kind: str) -> None:
 
 def test_numbers_that_need_escapes_do_not_fall_behind() -> None:
     """The longest answers to the shortest questions: the padding is as much as they need."""
+    require_tool("iverilog")
     graph, wrapped = circuit("number")
     assert padding(wrapped.question_bytes, wrapped.answer_bytes) == 7
     asked, answers = sides(graph, 64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 
 from lutetia._shared import folders
 from lutetia._shared.numbers import short_number, with_unit
-from lutetia.cli.board_model import Asked, questions
+from lutetia.cli.board_model import CIRCUIT, Asked, questions
 from lutetia.cli.build import FORMAT as BUILD
 from lutetia.cli.build_board import FACTS, FOLDER, FORMAT, MODEL
+from lutetia.cli.build_patches import PATCHES
+from lutetia.cli.build_signals import SIGNALS
 from lutetia.cli.guard import UsageError
 from lutetia.cli.naming import class_names
 from lutetia.cli.predict import SHOWN
@@ -22,6 +25,17 @@ from lutetia.errors import DataError, JobError
 from lutetia.files import read_json
 from lutetia.models import Tabular, load
 from lutetia.precompute import Talk, ask_board, open_port, serial_ports, who_answers
+
+# What board.json has to hold, and of which type each is.
+_TALK = {"identity": str, "question_bytes": int, "answer_bytes": int, "streams": bool, "seconds": float}
+_RECIPES: dict[str, dict[str, Any]] = {
+    CIRCUIT: {"weight_bits": int, "bits": int, "readings": list},
+    PATCHES.name: {"weight_bits": int, "reuse": int},
+    SIGNALS.name: {"weight_bits": int, "reuse": int},
+}
+_HELD = {"board": {"title": str, "port": str}, "talk": _TALK, "baud": int, "flash": str, "recipe": {"kind": str}}
+IDENTITY = re.compile(r"0x[0-9a-f]{8}")
+MOST = 1 << 26  # bytes of a frame, baud, seconds
 
 
 class BoardRequest(NamedTuple):
@@ -36,7 +50,7 @@ def ask(request: BoardRequest, show: bool) -> dict[str, Any]:
     """Ask a board, and return what `--json` prints."""
     if not request.given:
         raise UsageError("board got no INPUT, expected rows, files or images, as predict takes them")
-    facts = _facts(request.build)
+    facts = read_facts(request.build)
     port = _port(request.port, facts)
     talk = Talk(**{**facts["talk"], "identity": int(facts["talk"]["identity"], 16)})
     model: Any = load(request.build / MODEL)
@@ -78,7 +92,7 @@ def show_answers(told: dict[str, Any]) -> None:
     screen.print(f"{equal}; {short_number(told['answers_per_second'], 3)} answers per second", soft_wrap=True, markup=False)
 
 
-def _facts(build: Path) -> dict[str, Any]:
+def read_facts(build: Path) -> dict[str, Any]:
     """What board.json of a build says."""
     if not (build / FOLDER / FACTS).is_file():
         hint = "lutetia build CKPT --board NAME makes one" if build.is_dir() else "there is no such folder"
@@ -87,7 +101,23 @@ def _facts(build: Path) -> dict[str, Any]:
     facts = read_json(build / FOLDER / FACTS, "what a board holds")
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise DataError(f"{build / FOLDER / FACTS} is not of the format {FORMAT}: build it again")
+    if not _holds(facts, _HELD) or not _holds(facts["recipe"], _RECIPES.get(facts["recipe"]["kind"], {"kind": None})):
+        raise DataError(f"{build / FOLDER / FACTS} is not what lutetia build --board writes: build it again")
+    talk = facts["talk"]
+    sizes = talk["question_bytes"], talk["answer_bytes"], facts["baud"]
+    if not IDENTITY.fullmatch(talk["identity"]) or min(sizes) < 1 or max(sizes) > MOST or not 0 <= talk["seconds"] < MOST:
+        raise DataError(f"{build / FOLDER / FACTS} has no circuit to talk to: build it again")
     return facts
+
+
+def _holds(facts: Any, wanted: dict[str, Any]) -> bool:
+    """Whether facts have all that is wanted, each of its type."""
+    if not isinstance(facts, dict):
+        return False
+    return all(
+        _holds(facts.get(name), kind) if isinstance(kind, dict) else kind is not None and type(facts.get(name)) is kind
+        for name, kind in wanted.items()
+    )
 
 
 def _port(port: str | None, facts: dict[str, Any]) -> str:

@@ -107,7 +107,7 @@ def place_and_route(hardware: Hardware, target: str, folder: Path, wanted: Place
 
 def place_on(device: Device, folder: Path, wanted: PlaceOptions, identity: int, note: str = "") -> Placement:
     """Place and route placed.json in the folder on a device, and pack its bitstream."""
-    program = require_program(device.nextpnr, "place and route")
+    program = find_tool(device.nextpnr) or require_program(device.nextpnr, "place and route")
     options = [*device.options, "--json", "placed.json", "--seed", "1", "--report", "report.json", device.placed, "placed.txt"]
     if wanted.pins is not None:
         (folder / "pins.txt").write_text(wanted.pins)
