@@ -49,7 +49,6 @@ from lutetia.precompute import (
     IntegerClassifier,
     IOTable,
     LanguageHardware,
-    Talk,
     c_files,
     integer_model,
     read_board,
@@ -412,7 +411,7 @@ def make_board(folder: Path) -> None:
 
 def use_board(folder: Path) -> None:
     facts = board.read_facts(folder / "built")
-    Talk(**{**facts["talk"], "identity": int(facts["talk"]["identity"], 16)})
+    board.talk_of(facts)
     "".join([facts["board"]["title"], facts["board"]["port"], facts["flash"], facts["recipe"]["kind"]])
     read_board(str(folder / "mine.toml"))
 

@@ -52,7 +52,7 @@ def ask(request: BoardRequest, show: bool) -> dict[str, Any]:
         raise UsageError("board got no INPUT, expected rows, files or images, as predict takes them")
     facts = read_facts(request.build)
     port = _port(request.port, facts)
-    talk = Talk(**{**facts["talk"], "identity": int(facts["talk"]["identity"], 16)})
+    talk = talk_of(facts)
     model: Any = load(request.build / MODEL)
     asked = questions(model, facts["recipe"], request.given, talk.identity)
     with open_port(port, facts["baud"]) as opened:
@@ -108,6 +108,12 @@ def read_facts(build: Path) -> dict[str, Any]:
     if not IDENTITY.fullmatch(talk["identity"]) or min(sizes) < 1 or max(sizes) > MOST or not 0 <= talk["seconds"] < MOST:
         raise DataError(f"{build / FOLDER / FACTS} has no circuit to talk to: build it again")
     return facts
+
+
+def talk_of(facts: dict[str, Any]) -> Talk:
+    """What both sides of the serial line know."""
+    known = {name: facts["talk"][name] for name in _TALK}
+    return Talk(**{**known, "identity": int(known["identity"], 16)})
 
 
 def _holds(facts: Any, wanted: dict[str, Any]) -> bool:
