@@ -12,6 +12,7 @@ from lutetia.report import CellTable, write_curves
 
 HELD_OUT = 4  # every fourth patient
 TARGET = "progression"
+TABLES = 600
 SHOWN = 5  # measurements in the report
 WHOLE = (
     "Each table of this model compares one measurement, so the prediction is an average and one curve for each of them: "
@@ -27,14 +28,14 @@ def tell(context: Context) -> Told:
     data = datasets.load_diabetes(scaled=False)
     held = np.arange(len(data.target)) % HELD_OUT == 0
     x, y, names = data.data[~held], data.target[~held], list(data.feature_names)
-    model = LUTRegressor(2000, 2, candidates=8, interaction_cst="no_interactions", random_state=0).fit(x, y)
+    model = LUTRegressor(TABLES, 2, candidates=8, interaction_cst="no_interactions", random_state=0).fit(x, y)
     model.model_.metadata |= {"features": names, "target": TARGET}
     path = context.out / "curves.html"
     found = model.curves(x)
     write_curves(path, found, "The progression of diabetes, curve by curve")
     errors = [
         float(np.sqrt(np.mean((each.predict(data.data[held]) - data.target[held]) ** 2)))
-        for each in (model, LUTRegressor(random_state=0).fit(x, y))
+        for each in (model, LUTRegressor(TABLES, random_state=0).fit(x, y))
     ]
     cells = [(each.name, f"{each.importance:.1f}") for each in found.curves[:SHOWN]]
     context.data.append(CellTable(("measurement", "moves it by"), cells, WHOLE, "A model that can be read whole"))
