@@ -204,6 +204,16 @@ def test_page_answers(place: Path, open_page: OpenPage, capsys: Capture) -> None
         answer = opened.page.evaluate("x => window.lutetia.classify(Int32Array.from(x))", codes)
         assert answer == int(model(torch.tensor([codes]))[0])
     assert opened.page.locator("#answer").text_content() in ("usual", "unusual")
+    assert "score" in (opened.page.locator("#scores").text_content() or "")
+    assert main(["predict", str(place / "run"), str(place / "new.csv"), "--csv", str(place / "kept.csv"), "--keep"]) == 0
+    capsys.readouterr()
+    data = (place / "new.csv").read_bytes()
+    page = opened.page.evaluate("bytes => window.lutetia.predict(Uint8Array.from(bytes))", list(data)).splitlines()
+    for found, wanted in zip(page, (place / "kept.csv").read_text().splitlines(), strict=True):
+        *cells, score = found.split(",")
+        *kept, number, _ = wanted.split(",")  # and how rare the row is
+        assert cells == kept
+        assert score == number or float(score) == pytest.approx(float(number), rel=1e-4, abs=1e-4)
 
 
 def test_windows_of_signals(place: Path, capsys: Capture) -> None:

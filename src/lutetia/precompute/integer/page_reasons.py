@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lutetia.models import Tabular, Votes, VotesClassifier, adds_chances
+from lutetia.models import Tabular, Votes, VotesClassifier, adds_chances, finds_unusual
 from lutetia.precompute.integer.classifier import IntegerClassifier
 from lutetia.precompute.ir.stream import Sum
 
@@ -16,7 +16,9 @@ SIGNS = {True: "orange for the answer, blue against it.", False: "orange raises 
 
 def reason_data(model: IntegerClassifier) -> dict[str, Any]:
     """What the script computes with, besides the tables."""
-    return {"scoreUnit": _score_unit(model), "votes": has_votes(model), "addsChances": adds_chances(model.model)}
+    known = getattr(model.model, "metadata", {})
+    told = {"scoreUnit": _score_unit(model), "votes": has_votes(model), "addsChances": adds_chances(model.model)}
+    return {**told, "findsUnusual": finds_unusual(known)}
 
 
 def has_votes(model: IntegerClassifier) -> bool:

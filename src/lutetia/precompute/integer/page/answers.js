@@ -38,7 +38,9 @@ function answer() {
     byId("scores").replaceChildren();
   } else {
     byId("answer").textContent = className(best);
-    byId("scores").replaceChildren(...Array.from(chancesOf(scores), (chance, c) => bar(className(c), 100 * chance, percent(chance), c === best)));
+    const score = html("li", {}, html("span", {}, "score"), html("span", {}), html("span", {}, told(scoreOf(scores), { maximumSignificantDigits: 3 })));
+    if (model.findsUnusual) byId("scores").replaceChildren(score);
+    else byId("scores").replaceChildren(...Array.from(chancesOf(scores), (chance, c) => bar(className(c), 100 * chance, percent(chance), c === best)));
   }
   listReasons();
   clearTimeout(waiting);

@@ -21,13 +21,17 @@ function contrastOf(scores) {
   return shares.map((share, c) => (c === best ? 1 : -share));
 }
 
+// How unusual a sample is: above 0 it is flagged.
+const scoreOf = (scores) => (scores[1] - scores[0]) * model.scoreUnit;
+
 // Why a sample is answered so, the most effective first: what the lead loses with the other answer to a comparison, or, where
 // tables vote, without the inputs of a group.
 function reasonsOf(x, groups) {
   if (model.stages.length > 1 || model.stages[0].weight) return [];
   const scores = runStages(x), weights = contrastOf(scores);
   const found = model.votes ? blanked(x, groups, scores, weights) : turned(x, weights);
-  const told = found.filter(({ effect }) => effect !== 0).map((each) => ({ ...each, effect: each.effect * model.scoreUnit }));
+  // Of unusual rows only what made them so: what all rows share is rarest the other way round.
+  const told = found.filter(({ effect }) => (model.findsUnusual ? effect > 0 : effect !== 0)).map((each) => ({ ...each, effect: each.effect * model.scoreUnit }));
   return told.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
 }
 

@@ -26,7 +26,7 @@ function answerTo(values, row) {
   model.columns.forEach(({ inputs, encode }, column) => encode(values[column][row]).forEach((code, number) => (sample[inputs[number]] = code)));
   const scores = runStages(sample);
   if (scores.length === 1) return { value: numberOf(scores[0]), ends: interval(sample, scores[0]) };
-  return { best: greatest(scores), chances: chancesOf(scores) };
+  return { best: greatest(scores), chances: chancesOf(scores), score: scoreOf(scores) };
 }
 
 // The answers to all rows, some at a time, so that the page stays awake; undefined if another file is opened meanwhile.
@@ -66,11 +66,14 @@ function summary({ rows, answers }) {
 
 // The file with a column for each answer, as `lutetia predict --csv FILE --keep` writes it.
 function withAnswers({ names, rows, answers }) {
-  const title = model.target ? `predicted ${model.target}` : "prediction", hasEnds = answers[0].ends?.length;
-  const header = answers[0].best === undefined ? (hasEnds ? [title, `${title} low`, `${title} high`] : [title]) : [title, "probability", ...Array.from(answers[0].chances, (_, c) => `probability of ${className(c)}`)];
-  const cellsOf = ({ best, chances, value, ends }) => (best === undefined ? [value, ...ends] : [className(best), chances[best], ...chances]).map(String);
+  const title = model.target ? `predicted ${model.target}` : "prediction", [{ best, chances, ends }] = answers;
+  const ofClass = (answer) => [className(answer.best), answer.chances[answer.best], ...answer.chances];
+  const ofNumber = ({ value, ends }) => [value, ...ends], ofUnusual = ({ best, score }) => [best ? "yes" : "no", score];
+  const numbers = [title, ...(ends?.length ? [`${title} low`, `${title} high`] : [])];
+  const classes = [title, "probability", ...Array.from(chances ?? [], (_, c) => `probability of ${className(c)}`)];
+  const [header, told] = model.findsUnusual ? [["unusual", "score"], ofUnusual] : best === undefined ? [numbers, ofNumber] : [classes, ofClass];
   const cell = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  return [[...names, ...header], ...rows.map((cells, row) => [...cells, ...cellsOf(answers[row])])].map((cells) => `${cells.map(cell).join(",")}\n`).join("");
+  return [[...names, ...header], ...rows.map((cells, row) => [...cells, ...told(answers[row]).map(String)])].map((cells) => `${cells.map(cell).join(",")}\n`).join("");
 }
 
 function showRow(number) {
