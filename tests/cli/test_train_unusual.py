@@ -20,6 +20,7 @@ from cli.test_train_table import Capture, told
 from lutetia.cli import main
 from lutetia.models import load
 from lutetia.precompute import integer_model
+from lutetia.report import Comparison
 from lutetia.sklearn import LUTOutlierDetector
 from tools import require_tool
 
@@ -208,6 +209,13 @@ def test_page_answers(place: Path, open_page: OpenPage, capsys: Capture) -> None
     assert main(["predict", str(place / "run"), str(place / "new.csv"), "--csv", str(place / "kept.csv"), "--keep"]) == 0
     capsys.readouterr()
     data = (place / "new.csv").read_bytes()
+    opened.page.locator("#table").set_input_files(place / "new.csv")
+    opened.page.locator("#row").fill("10")
+    opened.page.locator("#row").press("Tab")
+    reasons = opened.page.evaluate("lutetia.reasons()")
+    wanted = told(capsys, "explain", place / "run", place / "new.csv", "--row", "10")["comparisons"]
+    assert [text for text, _ in reasons[:3]] == [Comparison(**each).text.replace("<=", "≤") for each in wanted[:3]]
+    assert all(effect > 0 for _, effect in reasons)
     page = opened.page.evaluate("bytes => window.lutetia.predict(Uint8Array.from(bytes))", list(data)).splitlines()
     for found, wanted in zip(page, (place / "kept.csv").read_text().splitlines(), strict=True):
         *cells, score = found.split(",")

@@ -26,10 +26,10 @@ from lutetia.files import read_json
 from lutetia.models import Tabular, load
 from lutetia.precompute import Talk, ask_board, open_port, serial_ports, who_answers
 
-# What board.json has to hold, and of which type each is.
+# What board.json has to hold, and of which type each is; an object may be anything, which is checked where it is used.
 _TALK = {"identity": str, "question_bytes": int, "answer_bytes": int, "streams": bool, "seconds": float}
 _RECIPES: dict[str, dict[str, Any]] = {
-    CIRCUIT: {"weight_bits": int, "bits": int, "readings": list},
+    CIRCUIT: {"weight_bits": int, "bits": int, "readings": list, "reading_bits": object, "low": object, "high": object},
     PATCHES.name: {"weight_bits": int, "reuse": int},
     SIGNALS.name: {"weight_bits": int, "reuse": int},
 }
@@ -118,10 +118,10 @@ def talk_of(facts: dict[str, Any]) -> Talk:
 
 def _holds(facts: Any, wanted: dict[str, Any]) -> bool:
     """Whether facts have all that is wanted, each of its type."""
-    if not isinstance(facts, dict):
+    if not isinstance(facts, dict) or not wanted.keys() <= facts.keys():
         return False
     return all(
-        _holds(facts.get(name), kind) if isinstance(kind, dict) else kind is not None and type(facts.get(name)) is kind
+        _holds(facts[name], kind) if isinstance(kind, dict) else kind in (object, type(facts[name]))
         for name, kind in wanted.items()
     )
 

@@ -318,11 +318,11 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
 
 
 def _edges(model: Tabular, number: int) -> list[float | str]:
-    """The thresholds of an input, as they are shown."""
+    """The thresholds of an input: numbers, or dates as they are shown."""
     edges = [edge for edge in model.encoding.edges[number].tolist() if math.isfinite(edge)]
     if str(int(model.encoding.source[number])) in model.metadata.get("dates", {}):
         return [model.threshold_text(number, code + 1) for code in range(len(edges))]
-    return [float(f"{edge:.7g}") for edge in edges]
+    return [float(f"{edge:.7g}") for edge in edges] if len(model.config.input_shape) > 1 else edges  # images have many
 
 
 def _compared_edges(model: IntegerClassifier) -> dict[int, dict[int, float | str]]:

@@ -24,7 +24,11 @@ function patternName(number) {
 const inputName = (number) => model.features[number] ?? (model.patches && patternName(number - nPixels)) ?? (model.shape.length > 1 ? `${channelName(number)}pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
 
 // What an input is compared with: in the unit of the data where that is known.
-const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? (constant === 0 && model.edges[input] ? "missing" : constant);
+function constantName(input, constant) {
+  const edge = model.edges[input]?.[constant - 1];
+  if (edge !== undefined) return typeof edge === "number" ? shortNumber(edge) : edge;
+  return constant === 0 && model.edges[input] ? "missing" : constant;
+}
 
 // How often a pattern has to be found, to be above an edge of its count.
 const countEdge = (input, constant) => model.patches.edges[model.patches.starts[input] + constant - 1] ?? constant;
